@@ -167,6 +167,10 @@ def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
     return found
 
 
+def _telling(runtime: ChildRuntime, of: str) -> Callable[[dict[str, Any]], None]:
+    return lambda said: runtime.tell({"figures": said, "of": of})
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
@@ -184,19 +188,12 @@ def run_keeper(spec: ChildSpec) -> None:
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         kept = spec.settings.audit
-        house = None
-        if spec.settings.store.log is not None:
-            house = House(shared_log(spec.settings.store))
+        house = None if spec.settings.store.log is None else House(shared_log(spec.settings.store))
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
-        digests = Digests(store, spec.settings.gossip, lambda said: runtime.tell({"figures": said, "of": "gossip"}))
-
-        backups = Schedule(
-            spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
-        )
-
-        consolidation = Consolidation(
-            store, spec.settings, lambda said: runtime.tell({"figures": said, "of": "consolidation"})
-        )
+        digests = Digests(store, spec.settings.gossip, _telling(runtime, "gossip"))
+        backup = _telling(runtime, "backup")
+        backups = Schedule(spec.database, spec.settings, lambda error: backup({"error": error}))
+        consolidation = Consolidation(store, spec.settings, _telling(runtime, "consolidation"))
         keeper = Housekeeper(
             store,
             embedder,
@@ -213,7 +210,7 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.settings.webhooks,
             spec.settings.hooks,
             home=os.fspath(spec.database.parent),
-            report=lambda figures: runtime.tell({"figures": figures, "of": "outbox"}),
+            report=_telling(runtime, "outbox"),
         )
 
         def stop(message: dict[str, object]) -> None:
