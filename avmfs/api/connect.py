@@ -14,6 +14,7 @@ from typing import Any
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
+from avmfs import wire
 from avmfs.errors import Busy, Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
@@ -145,10 +146,4 @@ def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[s
 
 def read_all(door: Door, path: str) -> bytes:
     """A whole file or view, piece by piece."""
-    pieces, offset = [], 0
-    while True:
-        piece = door.call("read", path=path, offset=offset)
-        pieces.append(piece["data"])
-        offset += len(piece["data"])
-        if not piece["more"]:
-            return b"".join(pieces)
+    return wire.pieces(lambda offset: door.call("read", path=path, offset=offset))

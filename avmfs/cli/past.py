@@ -101,7 +101,7 @@ def restore_(
     if folder is not None:
         if path is not None or version is not None or dry_run:
             raise click.UsageError("--from is for the whole store: it takes --at and --to alone")
-        from avmfs.cli.backing_up import restored
+        from avmfs.cli.keeping import restored
 
         restored(folder.absolute(), when, to)
         return

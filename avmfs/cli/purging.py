@@ -26,16 +26,7 @@ _AGAIN_S = 0.5
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be forgotten, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--verify", metavar="STRING", help="Look for these bytes in every file of the store; - reads stdin.")
-def purge_(
-    ctx: click.Context,
-    path: str | None,
-    tag: str | None,
-    author: str | None,
-    before: str | None,
-    dry_run: bool,
-    yes: bool,
-    verify: str | None,
-) -> None:
+def purge_(ctx: click.Context, dry_run: bool, yes: bool, verify: str | None, **named: str | None) -> None:
     """Forget PATH with all below it, and what was removed there: contents, versions, the past, snapshots of it, words,
     vectors, notices, kept questions and the names in the log. It cannot be undone. Where nobody can be asked, --yes has
     to say so.
@@ -46,7 +37,6 @@ def purge_(
     if verify is not None:
         _verified(ctx, sys.stdin.read().rstrip("\n") if verify == "-" else verify)
         return
-    named = {"path": path, "tag": tag, "author": author, "before": before}
     if not any(named.values()):
         raise click.UsageError("expected PATH, --tag, --author, --before or --verify")
     with door() as memory:

@@ -21,11 +21,11 @@ from avmfs.text.escapes import escaped
 @click.option("--priority", "-p", default="normal", help="urgent, normal or low.", show_default=True)
 @click.option("--expires", metavar="DURATION", help="Such as 2h or 1d.")
 @click.option("--re", "re", type=click.IntRange(min=1), metavar="ID", help="The message that this one answers.")
-def tell_(recipient: str, text: str | None, priority: str, expires: str | None, re: int | None) -> None:
+def tell_(recipient: str, text: str | None, **how: Any) -> None:
     """Send TEXT (or stdin) to an agent, or to @all."""
     body = content_of(text, None).decode("utf-8", "surrogateescape").removesuffix("\n")
     with door() as memory:
-        sent = memory.call("tell", recipient=recipient, body=body, priority=priority, expires=expires, re=re)
+        sent = memory.call("tell", recipient=recipient, body=body, **how)
         show(sent, f"sent #{sent['id']} to {recipient}\n")
 
 
@@ -47,14 +47,7 @@ def tell_(recipient: str, text: str | None, priority: str, expires: str | None, 
 )
 @click.option("--delete-read", is_flag=True, help="Remove all that are read.")
 def inbox_(
-    ctx: click.Context,
-    unread: bool,
-    mark_read: bool,
-    wait: float,
-    thread: int | None,
-    jsonl: bool,
-    delete: tuple[int, ...],
-    delete_read: bool,
+    ctx: click.Context, unread: bool, wait: float, jsonl: bool, delete: tuple[int, ...], delete_read: bool, **asked: Any
 ) -> None:
     """Your messages: unread first, urgent first. With --wait, exit code 1 when none has come."""
     with door() as memory:
@@ -64,9 +57,7 @@ def inbox_(
             gone = memory.call("delete_mail", messages=[*delete] or None)
             show(gone, f"removed {gone['count']}\n")
             return
-        found = await_mail(
-            lambda step: memory.call("inbox", unread_only=unread, mark_read=mark_read, wait=step, thread=thread), wait
-        )
+        found = await_mail(lambda step: memory.call("inbox", unread_only=unread, wait=step, **asked), wait)
         show(found["messages"], _lines(found["messages"]) if jsonl else found["text"])
         memory.urgent = ""  # it has just been shown
     if wait and all(message["read"] for message in found["messages"]):
@@ -242,18 +233,10 @@ def keys_() -> None:
 @click.option("--expires", metavar="DURATION", help="Such as 12h or 30d. [default: never]")
 @click.option("--label", default="", help="What it is for.")
 def create_(
-    ctx: click.Context,
-    memory: Door,
-    paths: tuple[str, ...],
-    actions: tuple[str, ...],
-    whose: str | None,
-    expires: str | None,
-    label: str,
+    ctx: click.Context, memory: Door, paths: tuple[str, ...], actions: tuple[str, ...], whose: str | None, **said: Any
 ) -> None:
     """Make a key and print it. It is shown this once: only its hash is kept."""
-    made = memory.call(
-        "create_key", paths=[*paths] or None, actions=[*actions] or None, agent=whose, label=label, expires=expires
-    )
+    made = memory.call("create_key", paths=[*paths] or None, actions=[*actions] or None, agent=whose, **said)
     show(made, f"{made['key']}\n")
     if not ctx.obj.as_json:
         until = f" until {made['expires']}" if made["expires"] else ""

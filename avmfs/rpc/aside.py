@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from avmfs import paths
-from avmfs.agents import mail
+from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc import files
@@ -24,13 +24,7 @@ def trash(memory: Memory, limit: Limit = 100) -> dict[str, Any]:
     """{"files": [{"path", "was", "at", "agent", "size"}]}: what is in the trash, the newest removal first."""
     with memory.reading() as reader:
         files = [
-            {
-                "path": paths.text(reader.path(each.node.id)),
-                "was": paths.text(each.path),
-                "at": mail.iso(each.at),
-                "agent": each.agent,
-                "size": each.node.size,
-            }
+            told(each, "at agent", path=reader.path(each.node.id), was=each.path, size=each.node.size)
             for each in reader.removed(limit)
         ]
     return {"files": files}
@@ -88,17 +82,7 @@ def quarantine(memory: Memory, limit: int = 100) -> dict[str, Any]:
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
     found, in_all = views.quarantined(memory, limit)
-    held = [
-        {
-            "path": paths.text(each.path),
-            "handle": f"@{each.handle}",
-            "sources": [*each.sources],
-            "author": each.by,
-            "route": each.route or None,
-            "updated": mail.iso(each.updated),
-        }
-        for each in found
-    ]
+    held = [told(each, "path handle sources updated", author=each.by, route=each.route or None) for each in found]
     return {"held": held, "more": in_all - len(held)}
 
 

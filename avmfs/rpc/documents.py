@@ -16,6 +16,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.agents import mail, waiting
 from avmfs.agents.changes import Touched
+from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound, NotSupported
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Version
@@ -98,14 +99,7 @@ def history(
     return {
         "path": where,
         "versions": [
-            {
-                "version": each.number,
-                "at": mail.iso(each.at),
-                "type": each.type,
-                "author": each.author,
-                "route": each.route or None,
-                "size": each.size,
-            }
+            told(each, "at type author size", version=each.number, route=each.route or None)
             for each in versions[:limit]
         ],
         "total": len(versions),
@@ -277,10 +271,7 @@ def version(
         data = reader.version_bytes(found.document, found.number)
         return {
             "path": paths.text(reader.path(node.id)),
-            "version": found.number,
-            "at": mail.iso(found.at),
-            "author": found.author,
-            "size": found.size,
+            **told(found, "at author size", version=found.number),
             "data": data[offset : offset + PIECE],
             "more": len(data) > offset + PIECE,
             "untrusted": reader.visible.untrusted(node.scope),

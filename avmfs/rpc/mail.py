@@ -10,6 +10,7 @@ from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents import subscriptions as looks
 from avmfs.agents.destinations import Allowed, check
+from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.rpc.methods import method
@@ -90,17 +91,7 @@ def pending(memory: Memory) -> dict[str, Any]:
     return {
         "unread": found.unread,
         "notices": [looks.notice_values(each, memory.who.name) for each in found.notices],
-        "files": [
-            {
-                "path": paths.text(path),
-                "handle": f"@{each.handle}",
-                "read": each.read,
-                "version": each.version,
-                "author": each.author,
-                "at": mail.iso(each.at),
-            }
-            for path, each in found.files
-        ],
+        "files": [told(each, "handle read version author at", path=path) for path, each in found.files],
         "directories": [
             {"path": paths.text(path), "changed": changed, "more": more} for path, changed, more in found.directories
         ],

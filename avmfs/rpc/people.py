@@ -14,6 +14,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.access import ANYBODY, CAPABILITIES, Access
 from avmfs.agents import mail
+from avmfs.agents.told import told
 from avmfs.errors import NAMELESS, Busy, Denied, Invalid, NameTooLong, NotDirectory, NotSupported, StoreFailed
 from avmfs.memory import PATH_MAX, Memory
 from avmfs.node import Kind
@@ -138,18 +139,7 @@ def _key(row: KeyRow, now: int) -> dict[str, Any]:
     state = "revoked" if row.revoked is not None else "valid"
     if state == "valid" and row.expires is not None and row.expires <= now:
         state = "expired"
-    return {
-        "id": row.id,
-        "agent": row.agent,
-        "label": row.label,
-        "paths": [*row.paths],
-        "actions": [*row.actions],
-        "made": mail.iso(row.made),
-        "maker": row.maker,
-        "expires": mail.iso(row.expires),
-        "revoked": mail.iso(row.revoked),
-        "state": state,
-    }
+    return told(row, "id agent label paths actions made maker expires revoked", state=state)
 
 
 def _checked(name: str) -> str:
@@ -207,16 +197,8 @@ def release(memory: Memory, path: str) -> dict[str, Any]:
 def claims(memory: Memory) -> dict[str, Any]:
     """{"claims": [{"path", "agent", "since", "until"}]}, those that are over last first."""
     with memory.reading() as reader:
-        found = [
-            {
-                "path": paths.text(reader.path(each.node)),
-                "agent": each.agent,
-                "since": mail.iso(each.since),
-                "until": mail.iso(each.until),
-            }
-            for each in reader.claims.held(MOST)
-        ]
-    return {"claims": found}
+        held = reader.claims.held(MOST)
+        return {"claims": [told(each, "agent since until", path=reader.path(each.node)) for each in held]}
 
 
 def _made(made: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from avmfs import calls, paths
@@ -19,6 +20,7 @@ PAGE = 1000  # nodes of one answer
 PUT = 500  # of one transaction: others wait meanwhile
 INLINE, ANSWER = 256 * 1024, 4 * 1024 * 1024  # bytes of a file, and of all of an answer, that come with it
 PIECE = 1024 * 1024
+_OF_A_ROW = attrgetter("seq", "at", "op", "agent", "document", "version")
 
 
 @method
@@ -108,19 +110,7 @@ def names_log(memory: Memory, path: str = "/memory", after: int = 0, limit: int 
         raise Invalid(f"after {after}: expected the next of an answer before")
     with memory.reading() as reader:
         rows = reader.changes(memory.resolve(reader, path).id, after_seq=after, limit=limit, newest_first=False)
-    told = [
-        [
-            row.seq,
-            row.at,
-            row.op,
-            row.agent,
-            row.document,
-            row.version,
-            paths.text(row.path),
-            paths.text(row.other or b""),
-        ]
-        for row in rows
-    ]
+    told = [[*_OF_A_ROW(row), paths.text(row.path), paths.text(row.other or b"")] for row in rows]
     return {"rows": told, "next": rows[-1].seq if len(rows) == limit else None}
 
 
