@@ -46,13 +46,16 @@ def _as() -> dict[str, Any]:
 class Postgres:
     """One server. ``address`` leads to its socket; with ``name`` to another database of it."""
 
-    def __init__(self, folder: Path, bin: Path) -> None:
+    def __init__(self, folder: Path, bin: Path, of: Postgres | None = None) -> None:
         self.folder, self._bin = folder, bin
         folder.mkdir(parents=True)
         if os.getuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        self._run("initdb", "-D", folder / "data", "-U", "avm", "-A", "trust", "--no-sync")
+        if of is None:
+            self._run("initdb", "-D", folder / "data", "-U", "avm", "-A", "trust", "--no-sync")
+        else:
+            self._run("pg_basebackup", "-D", folder / "data", "-d", of.address(), "-R", "-c", "fast", "--no-sync")
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
@@ -63,6 +66,11 @@ class Postgres:
 
     def over_tcp(self, port: int, name: str = "postgres") -> str:
         return f"postgresql://avm@127.0.0.1:{port}/{name}"
+
+    def address_with(self, other: Postgres, name: str = "postgres") -> str:
+        """Of whichever of the two can be written to."""
+        both = f"127.0.0.1:{self.port},127.0.0.1:{other.port}"
+        return f"postgresql://avm@{both}/{name}?target_session_attrs=read-write"
 
     def start(self) -> None:
         """Returns when it answers."""
@@ -93,6 +101,28 @@ class Postgres:
 
     def stop(self) -> None:
         self._end(signal.SIGINT)
+
+    def standby(self, name: str) -> Postgres:
+        """Another server beside this one, started, without which nothing is committed here any more."""
+        made = Postgres(self.folder.with_name(f"{self.folder.name}-{name}"), self._bin, self)
+        made.start()
+        with psycopg.connect(self.address(), autocommit=True) as db:
+            db.execute("alter system set synchronous_standby_names = '*'")
+            db.execute("select pg_reload_conf()")
+            deadline = time.monotonic() + LIMIT_S
+            while db.execute("select 1 from pg_stat_replication where sync_state = 'sync'").fetchone() is None:
+                assert time.monotonic() < deadline, "the standby does not follow"
+                time.sleep(0.05)
+        return made
+
+    def promote(self) -> None:
+        """A standby goes on alone."""
+        with psycopg.connect(self.address(), autocommit=True) as db:
+            db.execute("select pg_promote()")
+
+    def remove(self) -> None:
+        self._end(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def database(self, name: str) -> str:
         """The address of a new, empty one."""

@@ -85,6 +85,8 @@ class LinuxMount:
         LockOps(self._session, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
+        if tree.fresh is not None:
+            self._session.precede((Op.LOOKUP, Op.OPEN, Op.OPENDIR), tree.fresh)
 
     def serve(self, ready: Callable[[], None], survives: Callable[[], None], *, cached: bool) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, and before it

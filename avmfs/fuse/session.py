@@ -23,7 +23,7 @@ import select
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from avmfs import calls, metrics
 from avmfs.errors import AvmError, Invalid
@@ -145,6 +145,21 @@ class Session:
     def answers(self, quick: Mapping[int, Quick]) -> None:
         """Add by opcode what answers from memory, in the leading thread, before the handlers are asked."""
         self._quick.update(quick)
+
+    def precede(self, ops: Collection[int], first: Callable[[], None]) -> None:
+        """What has been added for these waits for ``first`` before it looks at anything."""
+
+        def behind(handler: Handler) -> Handler:
+            def handle(request: Request) -> bytes:
+                first()
+                return handler(request)
+
+            return handle
+
+        for op in ops:
+            self._quick.pop(op, None)
+            self._handlers[op] = behind(self._handlers[op])
+        self._blocking.update(ops)
 
     def serve(self, ready: Callable[[], None], minor: int = 0, agreed: int = 0) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on

@@ -1,6 +1,7 @@
 """Whether two notes say the same: exactly, or near enough that one of them is enough.
 
-Owns the measure. Called by what stores a new memory and by consolidation, with texts that the asker sees. Pure.
+Owns the measure. Called by what stores a new memory, by consolidation and by packing, with texts that the asker sees.
+Pure.
 
 Near is: most content words in common, and nothing else said of anything: the same numbers, the same mood, and no name
 in each that the other has not. Two notes of which one tells another day or another person of the same matter are no
@@ -12,9 +13,11 @@ the same order, but for case, punctuation, articles and labels such as "Note:" (
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from avmfs.text import passages, segment
@@ -33,6 +36,13 @@ _DENIAL: Final = re.compile(
     r"|[不没未]|لا|بدون",
     re.IGNORECASE,
 )
+
+KNOWN: Final = 8192
+"""Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
+half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
+_DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
+_DIGITS: Final = re.compile(r"\d+")
 
 
 def likeness(one: str, other: str) -> float:
@@ -55,6 +65,26 @@ def likeness(one: str, other: str) -> float:
 def _names(text: str) -> frozenset[str]:
     words = (word for word in _CAPITAL.findall(text) if word[0].isupper())
     return frozenset(term for word in words for term in segment.content_terms(word))
+
+
+@lru_cache(KNOWN)
+def glance(text: str) -> str:
+    """The beginning of the longest word, and the figures."""
+    words = _LETTERS.findall(text.casefold())
+    most = max(map(len, words), default=0)
+    longest = max([word for word in words if len(word) == most], default="")
+    return f"{longest[:5]} {_DIGITS.findall(text)}"
+
+
+@lru_cache(KNOWN)
+def gist(text: str) -> bytes:
+    """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
+    same figures, as many denials. A text without such words is itself. A digest: the words themselves would take ten
+    times the room of the text."""
+    words = segment.content_terms(text)
+    denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
+    said = f"{sorted(words)} {_DIGITS.findall(text)} {denials}" if words else f"= {' '.join(text.split())}"
+    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 _ROOTS: Final = 64  # notes with a sentence in common that one is compared with

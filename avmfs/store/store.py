@@ -40,7 +40,7 @@ from avmfs.store.queries.connections import Connections, Lone, Snapshot
 from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.queries.past import PastReader
-from avmfs.store.rows import content
+from avmfs.store.rows import content, log_position
 from avmfs.store.rows.nodes import NODE, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.vector_model import VectorModel, read_vector_model
@@ -295,6 +295,12 @@ class Store:
         """Return whether something was purged whose bytes may still be in the store's file."""
         with self.connection() as (db, _):
             return bool(db.execute("select 1 from setting where key = 'unwiped'").get)
+
+    def followed(self) -> int:
+        """Return up to which record of the shared log this store is; -1 where it has none."""
+        with self.connection() as (db, _):
+            at = log_position.position(db)
+            return -1 if at is None else at.number
 
     def orphans(self) -> list[tuple[int, int]]:
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""

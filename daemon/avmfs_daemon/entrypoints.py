@@ -25,7 +25,7 @@ from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
-from avmfs_daemon.sharing import House
+from avmfs_daemon.sharing import Head, House
 
 if TYPE_CHECKING:
     from avmfs.access import Policy
@@ -348,6 +348,8 @@ def run_mount(spec: ChildSpec) -> None:
         runtime.on_terminated = lambda: os._exit(0)
         embedder = _embedder(spec)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
+        if mount.coherence == "strict" and spec.settings.store.log is not None:
+            tree.fresh = Head(shared_log(spec.settings.store), tree.memory.store.followed).wait
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
         assert tree.memory.around.presence is not None
         with tree.memory.around.presence.entered(mount.agent_id, "mount", time.time_ns()):

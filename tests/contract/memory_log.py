@@ -74,6 +74,9 @@ class MemoryLog:
             server.baton = self
             return server.newest
 
+    def head(self) -> int:
+        return self._asked().newest
+
     def append(self, record: Record) -> None:
         server = self._asked()
         try:

@@ -50,7 +50,7 @@ class WriterProcess:
     def __init__(
         self, database: Path, clock: Path, rules: list[Rule] | None = None, default: str = "rw",
         connections: int | None = None, socket_path: Path | None = None,
-        constants: dict[str, dict[str, float]] | None = None,
+        constants: dict[str, dict[str, float]] | None = None, log: str = "",
     ) -> None:  # fmt: skip
         self.database = database
         self.rules, self.default = rules or [], default
@@ -63,6 +63,7 @@ class WriterProcess:
         self._clock = clock
         self._connections = connections
         self._constants = constants
+        self.shared_log = log  # its address
         self._starts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -71,7 +72,8 @@ class WriterProcess:
         asked = {
             "database": os.fspath(self.database), "listener": self.listener.fileno(), "key": self.key.hex(),
             "rules": self.rules, "default": self.default, "clock": os.fspath(self._clock), "first": self._starts == 0,
-            "connections": self._connections, "constants": self._constants,
+            "connections": self._connections, "constants": self._constants, "log": self.shared_log,
+            "host": self.database.parent.name,
         }  # fmt: skip
         self._starts += 1
         script = Path(__file__).with_name("store_writer.py")

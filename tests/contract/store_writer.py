@@ -2,7 +2,7 @@
 
 Run with one argument, a JSON object: database, listener (a descriptor), key (hex), rules, default, clock (a file),
 first (whether unlinked files may go), connections (a limit on descriptors, optional), constants ({module of the
-store: {name: value}}, optional: a small log, say).
+store: {name: value}}, optional: a small log, say), log and host (optional: of a store that is shared with other hosts).
 """
 
 from __future__ import annotations
@@ -54,17 +54,26 @@ def main() -> None:
     path = Path(asked["database"])
     rules = [(pattern, word, None if names is None else tuple(names)) for pattern, word, names in asked["rules"]]
     database.prepare(path)
-    applier = Applier(
-        path,
-        Policy.from_words(rules, asked["default"]),
-        IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024),
-        orphans=True,
-        clock=SharedClock(Path(asked["clock"])),
-    )
+    policy, index = Policy.from_words(rules, asked["default"]), IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024)
+    clock, listener = SharedClock(Path(asked["clock"])), socket.socket(fileno=asked["listener"])
+    if asked.get("log"):
+        from avmfs.store.sharedlog.postgres import PostgresLog
+        from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+
+        log, host = asked["log"], asked["host"]
+        shared = ReplicatedApplier(
+            path, policy, index, orphans=True, clock=clock, shared_log=PostgresLog(log, host), host=host
+        )
+        serve(ReplicatedWriter(listener, bytes.fromhex(asked["key"]), shared, PostgresLog(log, host)))
+        return
+    applier = Applier(path, policy, index, orphans=True, clock=clock)
     applier.alone(OPERATOR, "settle", {})
     if asked["first"]:
         applier.alone(OPERATOR, "reap_all_orphans", {})
-    writer = Writer(socket.socket(fileno=asked["listener"]), bytes.fromhex(asked["key"]), applier)
+    serve(Writer(listener, bytes.fromhex(asked["key"]), applier))
+
+
+def serve(writer: Writer) -> None:
     signal.signal(signal.SIGTERM, lambda *_: writer.stop())
     writer.run()
 

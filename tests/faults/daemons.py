@@ -64,6 +64,7 @@ class Daemon:
         }
         self.agents: list[str] = []
         self.pids: set[int] = set()
+        self.supervisors: set[int] = set()
         self.holder = 0
         self.settings(QUIET)
 
@@ -106,6 +107,7 @@ class Daemon:
         states = [status["embedding"]["state"], *(mount["state"] for mount in status["mounts"])]
         assert done.returncode == int("failed" in states or bool(status["problem"])), (done.returncode, status)
         self.pids.add(status["pid"])
+        self.supervisors.add(status["pid"])
         return status
 
     def mount(self, agent: str) -> dict[str, Any]:
@@ -166,8 +168,8 @@ class Daemon:
         """By pid and by mountpoint only."""
         with contextlib.suppress(Exception):
             self.family()
-        # The supervisor first: it would replace a holder that ends.
-        for pid in sorted(self.pids):
+        # The supervisor first, whose number need not be the lowest: it would replace a holder that ends.
+        for pid in sorted(self.pids, key=lambda pid: pid not in self.supervisors):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for agent in self.agents:

@@ -12,6 +12,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ def init(path: Path, log: SharedLog, host: str) -> Position:
         try:
             log.create(found.cluster if found is not None else uuid.uuid4().hex)
         except Exists:
-            if found is None and (log.snapshots() or log.wait(0, 0.0)):
+            if found is None and (log.snapshots() or log.head()):
                 raise
             if found is not None and found.cluster != log.cluster():
                 raise Exists("this store is one host of another log: avm cluster leave", os.fspath(path)) from None
@@ -96,7 +97,7 @@ def leave(path: Path, log: SharedLog, host: str) -> None:
 
 def status(log: SharedLog) -> dict[str, Any]:
     """{"cluster", "record", "hosts", "snapshots"}."""
-    newest = log.wait(0, 0.0)
+    newest = log.head()
     hosts = [{**each._asdict(), "behind": max(0, newest - each.number)} for each in log.hosts()]
     kept = [each._asdict() for each in log.snapshots()]
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
@@ -114,7 +115,7 @@ def _joined(new: Path, cluster: str, rules: Policy) -> Position:
                     "config.yaml says other rules than are in force in the shared store: make `permissions`,"
                     " `default_access`, `agents` and `providers` the same as on the others"
                 )
-            at = Position(cluster, at.number)
+            at = replace(at, rules="")
             place(db, at)
             db.wal_checkpoint()
     except BaseException:

@@ -3,7 +3,9 @@
 Owns the tables ``avm_*`` of the schema that the address leads to, and one connection. The baton is a row lock, held by
 an open transaction: the server ends it with the connection, and after ``HELD_S`` seconds in which a host that has
 stopped says nothing. A number is the primary key of its record. ``synchronous_commit`` is what the server says it is:
-with a synchronous standby a record is on both before ``append`` returns.
+with a synchronous standby a record is on both before ``append`` returns. A server that was killed while it waited for
+its standby shows, once it is back, a record that the standby may not have: so every connection begins with a change of
+its own, which waits for the standby to have that and all before it.
 
 A link may be cut without a word. Every call has a limit, after which a thread shuts the socket down and libpq fails.
 """
@@ -43,6 +45,7 @@ create table avm_snapshot(number bigint primary key, host text not null, at time
 create table avm_chunk(number bigint references avm_snapshot on delete cascade, part int, data bytea not null,
                        primary key (number, part));
 """
+_SETTLE: Final = "update avm_snapshot set at = at where number = (select max(number) from avm_snapshot)"
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
@@ -58,7 +61,7 @@ class PostgresLog:
     def __init__(self, address: str, host: str = "", call_s: float = CALL_S) -> None:
         self._address, self._host, self._call_s = address, host, call_s
         self._db: psycopg.Connection[Any] | None = None
-        self._listening = False
+        self._listening = self._settled = False
         self._watch = _Watch()
 
     def close(self) -> None:
@@ -80,6 +83,9 @@ class PostgresLog:
         with self._asking(HELD_S + self._call_s) as db:
             db.execute("begin")
             return int(_one(db.execute("select newest from avm_baton for update")))
+
+    def head(self) -> int:
+        return int(self._baton("newest"))
 
     def append(self, record: Record) -> None:
         sent = False
@@ -121,7 +127,7 @@ class PostgresLog:
             with self._asking() as db:
                 db.execute(sql.SQL("listen {}").format(sql.Identifier("avm_" + channel)))
                 self._listening = True
-        newest = int(self._baton("newest"))
+        newest = self.head()
         while newest <= after and (left := deadline - time.monotonic()) > 0:
             with self._asking(left + self._call_s) as db:
                 for notice in db.notifies(timeout=left, stop_after=1):
@@ -209,6 +215,10 @@ class PostgresLog:
         try:
             db = self._db or self._connect()
             with self._watch.limit(db, most_s or self._call_s):
+                if not self._settled:
+                    with contextlib.suppress(errors.UndefinedTable):  # there is no log yet
+                        db.execute(_SETTLE)
+                    self._settled = True
                 yield db
         except (errors.UniqueViolation, errors.DuplicateTable, errors.UndefinedTable):
             raise
@@ -239,7 +249,8 @@ class PostgresLog:
         return self._db
 
     def _lost(self) -> None:
-        db, self._db, self._listening = self._db, None, False
+        db, self._db = self._db, None
+        self._listening = self._settled = False
         if db is not None:
             db.close()
 

@@ -66,6 +66,9 @@ class SharedLog(Protocol):
     def take(self) -> int:
         """Wait for the baton, then return the newest number, 0 where there is none."""
 
+    def head(self) -> int:
+        """Return the newest number, 0 where there is none."""
+
     def append(self, record: Record) -> None:
         """With the baton, which it gives back in any case. Durable once it returns. Raises Overtaken when the number is
         not the one that follows the newest, InDoubt."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 
 class Link:
-    """``port`` of 127.0.0.1 leads to ``to``. ``cut`` ends what is open; while ``down`` nobody gets through. While
-    ``deaf`` what the server says is lost, and the connection stays open; while ``stopped`` nothing passes."""
+    """``port`` of 127.0.0.1 leads to ``to``, which may change. ``cut`` ends what is open; while ``down`` none gets in.
+    While ``deaf`` what the server says is lost, and the connection stays open; while ``stopped`` nothing passes. What
+    the server says takes ``delay_s`` longer."""
 
     def __init__(self, to: int) -> None:
-        self._to = to
+        self.to = to
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.down = self.deaf = self.stopped = False
+        self.delay_s = 0.0
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -39,7 +42,7 @@ class Link:
                     near.close()
                     continue
                 try:
-                    far = socket.create_connection(("127.0.0.1", self._to))
+                    far = socket.create_connection(("127.0.0.1", self.to))
                 except OSError:
                     near.close()
                     continue
@@ -50,6 +53,8 @@ class Link:
     def _pass(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if back and self.delay_s:
+                    time.sleep(self.delay_s)
                 if not self.stopped and not (back and self.deaf):
                     target.sendall(data)
         for each in (source, target):
