@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from avmfs_config import Paths
+from avmfs_config import Mount, Paths
 
 from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
 from avmfs.store.sharedlog.engines import host_name, shared_log
@@ -308,7 +307,7 @@ def run_mount(spec: ChildSpec) -> None:
     would take writes that nobody sees again, and a successor may go on with it (`fd_entry`). Only the supervisor, which
     guards it, says when to unmount.
     """
-    from avmfs.fuse.serve import group_of, serve, tree_of
+    from avmfs.fuse.serve import serve, tree_of
     from avmfs_daemon.fdstore_client import FdStoreEntry, identity
 
     have_descriptors()
@@ -336,13 +335,7 @@ def run_mount(spec: ChildSpec) -> None:
                 fd_entry.tell(identity(spec.mount, spec.database, device))
             runtime.ready()
             if mount.link is not None:
-                threading.Thread(target=link, args=(mount.link,), name="link", daemon=True).start()
-
-        def link(where: Path) -> None:
-            problem = mount_links.make(where, mount.mountpoint, mount.uid, group_of(mount.uid))
-            if problem:
-                log.warning("%s", problem)
-            runtime.tell({"mount": {"link": problem}})
+                threading.Thread(target=_link, args=(runtime, mount), name="link", daemon=True).start()
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
@@ -362,6 +355,16 @@ def run_mount(spec: ChildSpec) -> None:
                 report=lambda about: runtime.tell({"mount": about}),
                 fd_entry=fd_entry,
             )
+
+
+def _link(runtime: ChildRuntime, mount: Mount) -> None:
+    from avmfs.fuse.serve import group_of
+
+    assert mount.link is not None
+    problem = mount_links.make(mount.link, mount.mountpoint, mount.uid, group_of(mount.uid))
+    if problem:
+        log.warning("%s", problem)
+    runtime.tell({"mount": {"link": problem}})
 
 
 def run_live(spec: ChildSpec) -> None:
