@@ -97,7 +97,8 @@ class AVM(Collaboration, CodeIndex):
                 autostart=self._embeddings,
             )
 
-        return ReconnectingDoor(opened) if self._at is None else PastConnection(opened, self._at)
+        store = self._environ.get("AVM_AT") or str(self._where.database)
+        return ReconnectingDoor(opened, store) if self._at is None else PastConnection(opened, store, self._at)
 
     def _as_operator(self, method: str, **arguments: Any) -> Any:
         door = open_door(

@@ -77,7 +77,7 @@ def open_door(
     if url := environ.get("AVM_AT", ""):
         from avmfs.rpc.over_http import HttpDoor
 
-        return HttpDoor(url, agent, environ.get("AVM_API_KEY", ""), operator=operator)
+        return HttpDoor(url, agent, environ.get("AVM_API_KEY", ""), operator=operator, ca=environ.get("AVM_CA", ""))
     asks: dict[str, Any] = {"operator": operator, "key": environ.get("AVM_API_KEY", ""), "route": route}
     if (served := _served(where, agent, environ, autostart, asks)) is not None:
         return served

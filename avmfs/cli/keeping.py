@@ -158,7 +158,7 @@ def cluster_() -> None:
 def init_() -> None:
     """Make the log, and this machine's store its first host's."""
     path = locations().database
-    with _log() as (log, settings):
+    with log_of_settings() as (log, settings):
         open_direct(path, Policy.from_settings(settings), IndexRules.of(settings)).close()  # with the rules of today
         at = cluster.init(path, log, host_name(settings.store))
     show({"cluster": at.cluster, "record": at.number}, f"shared log {at.cluster}; avm-daemon start\n")
@@ -167,7 +167,7 @@ def init_() -> None:
 @cluster_.command("join", cls=Command)
 def join_() -> None:
     """Bring the newest snapshot here; what came since follows when the daemon starts."""
-    with _log() as (log, settings):
+    with log_of_settings() as (log, settings):
         at = cluster.join(locations().database, log, Policy.from_settings(settings))
     show({"cluster": at.cluster, "record": at.number}, f"joined at record {at.number}; avm-daemon start\n")
 
@@ -175,7 +175,7 @@ def join_() -> None:
 @cluster_.command("leave", cls=Command)
 def leave_() -> None:
     """Go on alone, with the store as it is here."""
-    with _log() as (log, settings):
+    with log_of_settings() as (log, settings):
         cluster.leave(locations().database, log, host_name(settings.store))
     show({"left": True}, "this store is this machine's own now; take `store.log` out of config.yaml\n")
 
@@ -183,7 +183,7 @@ def leave_() -> None:
 @cluster_.command("status", cls=Command)
 def status_() -> None:
     """The log's newest record, how far each host has come, and the snapshots."""
-    with _log() as (log, _):
+    with log_of_settings() as (log, _):
         found = cluster.status(log)
     lines = [f"shared log {found['cluster']}, record {found['record']}\n"]
     for each in found["hosts"]:
@@ -196,13 +196,13 @@ def status_() -> None:
 @cluster_.command("snapshot", cls=Command)
 def snapshot_() -> None:
     """Leave this store as it is for those who join; the log is cut behind the last two snapshots."""
-    with _log() as (log, settings):
+    with log_of_settings() as (log, settings):
         number = cluster.snapshot(locations().database, log, host_name(settings.store))
     show({"record": number}, f"snapshot at record {number}\n")
 
 
 @contextlib.contextmanager
-def _log() -> Iterator[tuple[SharedLog, Settings]]:
+def log_of_settings() -> Iterator[tuple[SharedLog, Settings]]:
     settings = load_settings(locations().config_file, os.environ)
     if settings.store.log is None:
         raise Invalid("config.yaml names no shared log: store: {log: postgresql://HOST/DATABASE}")

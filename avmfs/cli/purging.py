@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
 import click
+from avmfs_config import load_settings
 
 from avmfs.agents import backups
 from avmfs.cli.main import REFUSED, subcommand
@@ -32,7 +34,7 @@ def purge_(ctx: click.Context, dry_run: bool, yes: bool, verify: str | None, **n
     to say so.
 
     Backups made before stay as they are, and so does mail. The store's file is written anew: others wait meanwhile.
-    --verify, with --operator, says where something still is, and exits with 1.
+    --verify, with --operator, says where something still is, in the log that hosts share too, and exits with 1.
     """
     if verify is not None:
         _verified(ctx, sys.stdin.read().rstrip("\n") if verify == "-" else verify)
@@ -79,6 +81,12 @@ def _verified(ctx: click.Context, text: str) -> None:
         raise click.UsageError("--verify: expected what to look for")
     with working("looking"):
         found = list(traces.of(locations().database, text))
+        if load_settings(locations().config_file, os.environ).store.log is not None:
+            from avmfs.cli.keeping import log_of_settings
+            from avmfs.store.backup import cluster
+
+            with log_of_settings() as (log, _):
+                found += cluster.traces_of(log, text)
     lines = [f"{escaped(each.file)}: {escaped(each.where)}\n" for each in found]
     told = {"found": [{"file": each.file, "where": each.where} for each in found]}
     show(told, "".join(lines) or "(nowhere)\n", prose=False)

@@ -48,8 +48,10 @@ def recall(
     cite: str | None = None,
     scores: bool = False,
     archive: bool = False,
+    preview: bool = False,
 ) -> dict[str, Any]:
-    """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
+    """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant. ``preview``: somebody
+    looks at what an agent would get, which counts neither as a question nor as a saving."""
     found = memory.recall(
         q,
         max_tokens=max_tokens,
@@ -59,6 +61,7 @@ def recall(
         cite=cite,
         scores=scores,
         archive=archive,
+        handed_out=not preview,
     )
     note = memory.unsearched()
     return {

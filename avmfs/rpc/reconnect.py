@@ -16,13 +16,15 @@ from weakref import WeakSet
 
 from avmfs.errors import Invalid, ReadOnly
 from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.rpc.tracing import traced
 
 
 class ReconnectingDoor:
-    """``opener`` is told whether this process is a fork's child. ``door`` raises what it raises."""
+    """``opener`` is told whether this process is a fork's child. ``door`` raises what it raises. ``store`` names the
+    memory in traces."""
 
-    def __init__(self, opener: Callable[[bool], Door]) -> None:
-        self._opener = opener
+    def __init__(self, opener: Callable[[bool], Door], store: str) -> None:
+        self._opener, self._store = opener, store
         self._mutex = threading.Lock()
         self._left: list[Door] = []  # of a parent: dropping the last reference would close them
         self._closed = self._forked = False
@@ -32,6 +34,9 @@ class ReconnectingDoor:
     @property
     def door(self) -> Door:
         """The one of this process, open. Raises Invalid once it has been closed."""
+        return traced(self._opened(), self._store)
+
+    def _opened(self) -> Door:
         if self._closed:
             raise Invalid("closed: open another")
         door = self._door
@@ -96,9 +101,9 @@ class PastDoor:
 class PastConnection(ReconnectingDoor):
     """See ReconnectingDoor."""
 
-    def __init__(self, opener: Callable[[bool], Door], at: str) -> None:
+    def __init__(self, opener: Callable[[bool], Door], store: str, at: str) -> None:
         self._at = at
-        super().__init__(opener)
+        super().__init__(opener, store)
 
     @property
     def door(self) -> Door:

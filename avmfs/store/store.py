@@ -302,6 +302,12 @@ class Store:
             at = log_position.position(db)
             return -1 if at is None else at.number
 
+    def uncut(self) -> str | None:
+        """When something was purged that the shared log may still have; None where it has nothing of the kind."""
+        with self.connection() as (db, _):
+            found: str | None = db.execute("select value from setting where key = 'uncut'").get
+            return found
+
     def orphans(self) -> list[tuple[int, int]]:
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         with self.connection() as (db, _):

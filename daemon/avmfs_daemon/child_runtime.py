@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from avmfs import metrics, wire
 from avmfs.errors import AvmError, Busy, Invalid
-from avmfs.logs import log_to_stderr
+from avmfs.logs import log_of_daemon
 from avmfs.store.files.displaced import Displaced
 from avmfs_daemon.child_spec import ChildSpec
 from avmfs_daemon.fdstore_client import FdStoreLost
@@ -124,7 +124,7 @@ class ChildRuntime:
 @contextlib.contextmanager
 def living(spec: ChildSpec) -> Iterator[ChildRuntime]:
     """The frame of an entry function: afterwards the process is gone, with an error told if there was one."""
-    log_to_stderr(f"%(asctime)s {spec.name}: %(levelname)s %(message)s", logging.INFO)
+    log_of_daemon(spec.name, as_json=spec.settings.log.format == "json")
     with contextlib.suppress(OSError):  # Linux: what `ps -o comm` and `top` show
         Path("/proc/self/comm").write_text(f"avm {spec.name.removeprefix('mount ')}"[:15])
     if spec.settings.http.metrics:

@@ -24,7 +24,7 @@ from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
-from avmfs_daemon.sharing import Head, House
+from avmfs_daemon.sharing import Forgetting, Head, House
 
 if TYPE_CHECKING:
     from avmfs.access import Policy
@@ -187,7 +187,11 @@ def run_keeper(spec: ChildSpec) -> None:
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         kept = spec.settings.audit
-        house = None if spec.settings.store.log is None else House(shared_log(spec.settings.store))
+        house, also = None, []
+        if spec.settings.store.log is not None:
+            kept_log, host = partial(shared_log, spec.settings.store), host_name(spec.settings.store)
+            house = House(kept_log())
+            also = [Forgetting(store, kept_log, spec.database, host).step]
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, _telling(runtime, "gossip"))
         backup = _telling(runtime, "backup")
@@ -197,7 +201,7 @@ def run_keeper(spec: ChildSpec) -> None:
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step, backups.step, consolidation.step),
+            also=(digests.step, backups.step, consolidation.step, *also),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.

@@ -30,6 +30,7 @@ from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mo
 from avmfs import metrics
 from avmfs.agents import anchors, backups, presence, reranking
 from avmfs.errors import AvmError
+from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.store import open_attached
@@ -94,6 +95,7 @@ class Supervisor:
         return mounts if self._idle_s is None else (), settings
 
     def run(self) -> None:
+        log_of_daemon("supervisor", as_json=self._settings.log.format == "json")
         with contextlib.ExitStack() as stack:
             self._take_hold(stack)
             self._takeover.watch(self._selector, lambda: self._children.all)
@@ -435,6 +437,8 @@ class Supervisor:
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
         before, self._settings, self._mounts = self._settings, settings, mounts
+        if settings.log != before.log:
+            log_of_daemon("supervisor", as_json=settings.log.format == "json")
         self._change_rules(before)
         if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from http_world import Web
-from mount_world import World, until
-from planting import CANARY, SETTINGS, Planted, plant
+
+pytest.importorskip("starlette")
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("faults", "http"))
+
+from daemons import Daemon, wait
+from http_world import Web, of
+from planting import CANARY, SETTINGS, Planted
 from recipes import Ground, cases, of_function
 
-from avmfs import wire
+from avmfs import metrics, wire
 from avmfs.errors import AvmError
 from avmfs.http import values
 from avmfs.rpc import methods
@@ -27,40 +31,25 @@ pytestmark = pytest.mark.mount
 
 
 @pytest.fixture(scope="module")
-def planted() -> Iterator[Planted]:
-    settings = SETTINGS + "http: {listen: '127.0.0.1:0'}\n"
-    world = World([{"agent_id": agent, "xattr": True} for agent in ("alice", "bob", "carol")], settings)
+def web(copies: Callable[..., Path]) -> Iterator[Web]:
+    """The service of a daemon on a copy: what is asked here changes it."""
+    root = copies()
+    daemon = Daemon(root)
+    daemon.mounts()
+    daemon.settings(SETTINGS + "http: {listen: '127.0.0.1:0'}\n")
+    daemon.start()
     try:
-        world.start()
-        yield plant(world)
+        wait(lambda: daemon.status()["http"]["state"] == "ready")
+        yield of(daemon)
     finally:
-        world.end()
-
-
-@pytest.fixture(scope="module")
-def web(planted: Planted) -> Web:
-    def service() -> dict[str, Any]:
-        found = planted.world.status()
-        return dict(found["http"]) if found is not None else {"state": ""}
-
-    until(lambda: service()["state"] == "ready", 200)
-    return Web(service()["url"], planted.world.root / "run")
+        with contextlib.suppress(AssertionError):
+            daemon.command("stop")
+        daemon.clean_up()
 
 
 @pytest.fixture(scope="module")
 def tokens(web: Web) -> dict[str, str]:
     return {agent: web.token(agent) for agent in ("alice", "bob")}
-
-
-@pytest.fixture(scope="module")
-def ground(planted: Planted) -> Ground:
-    bob = planted.mount("bob")
-    files, folders = [], ["/", "/shared", "/private"]
-    for top, _, names in os.walk(bob / "memory"):
-        where = "/" + str(Path(top).relative_to(bob))
-        folders.append(where)
-        files += [f"{where}/{name}" for name in names if not Path(top, name).is_symlink()]
-    return Ground.of(planted, sorted(files), folders)
 
 
 def method_cases(ground: Ground, name: str, each_most: int) -> Iterator[dict[str, Any]]:
@@ -128,18 +117,17 @@ def test_no_method_tells_bob_what_is_hers(web: Web, tokens: dict[str, str], grou
         assert got.status < 500 or got.status in (503, 504) or name == "warmup", got
 
 
-def test_what_mounts_are_asked_is_counted(web: Web, planted: Planted) -> None:
-    token = (web.runtime.parent / "data/metrics.token").read_text().strip()
-
+def test_what_mounts_are_asked_is_counted(planted: Planted) -> None:
     def opened() -> float:
-        text = web.ask("GET", "/metrics", token=token).body.decode()
-        [line] = [line for line in text.splitlines() if line.startswith('avm_fuse_requests_total{op="open"}')]
-        return float(line.rpartition(" ")[2])
+        found = metrics.read(planted.world.root / "run" / metrics.FOLDER)
+        return found["counter", "avm_fuse_requests_total", (("op", "open"),), ()][0]
 
-    (planted.mount("bob") / "shared/counted.md").write_text("x")
+    path = planted.mount("bob") / "shared/counted.md"
+    path.write_text("x")
     before = opened()
     for _ in range(5):
-        (planted.mount("bob") / "shared/counted.md").read_text()
+        path.read_text()
+    path.unlink()
     assert opened() - before >= 5
 
 
