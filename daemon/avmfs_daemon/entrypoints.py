@@ -29,8 +29,10 @@ from avmfs_daemon.sharing import Forgetting, Head, House
 if TYPE_CHECKING:
     from avmfs.access import Policy
     from avmfs.memory import Memory
+    from avmfs.store.store import Store
     from avmfs.store.tx.transaction import IndexRules
     from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+    from avmfs_daemon.deliveries import Deliverer
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +172,13 @@ def _telling(runtime: ChildRuntime, of: str) -> Callable[[dict[str, Any]], None]
     return lambda said: runtime.tell({"figures": said, "of": of})
 
 
+def _deliverer(runtime: ChildRuntime, spec: ChildSpec, store: Store) -> Deliverer:
+    from avmfs_daemon.deliveries import Deliverer
+
+    home = os.fspath(spec.database.parent)
+    return Deliverer(store, spec.settings.webhooks, spec.settings.hooks, home=home, report=_telling(runtime, "outbox"))
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
@@ -178,7 +187,6 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.backups import Schedule
     from avmfs.store.store import open_attached
     from avmfs_daemon.consolidation import Consolidation
-    from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
 
@@ -208,13 +216,7 @@ def run_keeper(spec: ChildSpec) -> None:
             open_among=partial(_open_among, runtime) if house is None else lambda nodes: None,
             may=(lambda: True) if house is None else house.mine,
         )
-        deliverer = Deliverer(
-            store,
-            spec.settings.webhooks,
-            spec.settings.hooks,
-            home=os.fspath(spec.database.parent),
-            report=_telling(runtime, "outbox"),
-        )
+        deliverer = _deliverer(runtime, spec, store)
 
         def stop(message: dict[str, object]) -> None:
             deliverer.stop()
