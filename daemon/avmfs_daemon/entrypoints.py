@@ -12,7 +12,6 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,7 +61,7 @@ def run_writer(spec: ChildSpec) -> None:
     have_descriptors()
     with living(spec) as runtime:
         assert spec.listener is not None
-        runtime.tell({"figures": {}})  # what a writer before said of its end does not hold any more
+        runtime.figures("writer", {})  # what a writer before said of its end does not hold any more
         policy, index = rules_from(rules_message(spec.settings))
         if not spec.first:
             # Mounts learn of the old writer's end from their connections, and drop what their kernels cached. Not
@@ -71,7 +70,7 @@ def run_writer(spec: ChildSpec) -> None:
         applier: Applier
         writer: Writer
         if spec.settings.store.log is not None:
-            applier, writer = shared_writer(spec, policy, index, runtime.tell)
+            applier, writer = shared_writer(spec, policy, index, partial(runtime.figures, "cluster"))
         else:
             applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
             if position(applier.db) is not None:
@@ -95,13 +94,13 @@ def run_writer(spec: ChildSpec) -> None:
         runtime.on_rules = lambda message: writer.call(lambda: set_rules(message))
         runtime.on_stop = lambda message: writer.stop()
         runtime.on_orphaned = last_commit
-        writer.on_failure = lambda reason: runtime.tell(
-            {"figures": {"error": f"every change is refused: {reason}"} if reason else {}}
+        writer.on_failure = lambda reason: runtime.figures(
+            "writer", {"error": f"every change is refused: {reason}"} if reason else {}
         )
         runtime.ready()
         writer.run()
         if writer.clean:
-            runtime.tell({"figures": {"clean": True}})
+            runtime.figures("writer", {"clean": True})
         ended.set()
 
 
@@ -128,20 +127,25 @@ def shared_writer(
         applier,
         shared_log(spec.settings.store),
         spec.settings.store.wait_s,
-        lambda figures: tell({"figures": figures, "of": "cluster"}),
+        tell,
     )
     return applier, writer
+
+
+def _store(spec: ChildSpec, index: Path | None = None) -> Store:
+    from avmfs.store.store import open_attached
+
+    return open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=index)
 
 
 def run_index(spec: ChildSpec) -> None:
     """All vectors of the store, and which of them are near to a query, for every other process."""
     from avmfs.store.identity import OPERATOR
     from avmfs.store.index.server import IndexServer
-    from avmfs.store.store import open_attached
 
     with living(spec) as runtime:
         assert spec.listener is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        store = _store(spec)
 
         def repair(passages: list[int]) -> None:
             store.submit(OPERATOR, "drop_vectors", passages=passages)
@@ -151,7 +155,7 @@ def run_index(spec: ChildSpec) -> None:
             return None if found is None else (found.model, found.dimension)
 
         server = IndexServer(
-            spec.listener, spec.key, store.connection, model, repair, lambda figures: runtime.tell({"figures": figures})
+            spec.listener, spec.key, store.connection, model, repair, partial(runtime.figures, "index")
         )
         runtime.on_stop = lambda message: server.stop()
         runtime.ready()
@@ -168,15 +172,13 @@ def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
     return found
 
 
-def _telling(runtime: ChildRuntime, of: str) -> Callable[[dict[str, Any]], None]:
-    return lambda said: runtime.tell({"figures": said, "of": of})
-
-
 def _deliverer(runtime: ChildRuntime, spec: ChildSpec, store: Store) -> Deliverer:
     from avmfs_daemon.deliveries import Deliverer
 
     home = os.fspath(spec.database.parent)
-    return Deliverer(store, spec.settings.webhooks, spec.settings.hooks, home=home, report=_telling(runtime, "outbox"))
+    return Deliverer(
+        store, spec.settings.webhooks, spec.settings.hooks, home=home, report=partial(runtime.figures, "outbox")
+    )
 
 
 def run_keeper(spec: ChildSpec) -> None:
@@ -185,14 +187,13 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
-    from avmfs.store.store import open_attached
     from avmfs_daemon.consolidation import Consolidation
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
 
     with living(spec) as runtime:
         assert spec.embedding is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        store = _store(spec)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         kept = spec.settings.audit
         house, also = None, []
@@ -201,14 +202,13 @@ def run_keeper(spec: ChildSpec) -> None:
             house = House(kept_log())
             also = [Forgetting(store, kept_log, spec.database, host).step]
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
-        digests = Digests(store, spec.settings.gossip, _telling(runtime, "gossip"))
-        backup = _telling(runtime, "backup")
-        backups = Schedule(spec.database, spec.settings, lambda error: backup({"error": error}))
-        consolidation = Consolidation(store, spec.settings, _telling(runtime, "consolidation"))
+        digests = Digests(store, spec.settings.gossip, partial(runtime.figures, "gossip"))
+        backups = Schedule(spec.database, spec.settings, lambda error: runtime.figures("backup", {"error": error}))
+        consolidation = Consolidation(store, spec.settings, partial(runtime.figures, "consolidation"))
         keeper = Housekeeper(
             store,
             embedder,
-            report=lambda figures: runtime.tell({"figures": figures}),
+            report=partial(runtime.figures, "keeper"),
             also=(digests.step, backups.step, consolidation.step, *also),
             limits=spec.settings.limits,
             chainer=chainer,
@@ -248,9 +248,8 @@ def open_memory(
     from avmfs.memory import Memory
     from avmfs.providers.live import SOCKET, RemoteAsker
     from avmfs.services import composed
-    from avmfs.store.store import open_attached
 
-    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
+    store = _store(spec, spec.index_socket)
 
     def asker() -> RemoteAsker:
         return RemoteAsker(spec.runtime_dir / SOCKET, spec.settings.providers)
@@ -377,11 +376,10 @@ def run_live(spec: ChildSpec) -> None:
     """All that providers fetch, for every other process: what hangs or ends by it is this one alone."""
     from avmfs.providers.fetching import Fetcher
     from avmfs.providers.live import serve
-    from avmfs.store.store import open_attached
 
     with living(spec) as runtime:
         assert spec.listener is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        store = _store(spec)
         settings, stop = spec.settings, threading.Event()
         fetcher = Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
         runtime.on_stop = lambda message: stop.set()
@@ -413,18 +411,12 @@ def run_http(spec: ChildSpec) -> None:
         server.run(runtime.ready)
 
 
-@dataclass(frozen=True, slots=True)
 class Entries:
-    """The entry function of each kind."""
+    """The entry function of each kind; ``others`` in place of ours."""
 
-    writer: Entry = run_writer
-    door: Entry = run_door
-    keeper: Entry = run_keeper
-    mount: Entry = run_mount
-    index: Entry = run_index
-    live: Entry = run_live
-    http: Entry = run_http
+    def __init__(self, **others: Entry) -> None:
+        self._others = others
 
     def of(self, kind: Kind) -> Entry:
-        found: Entry = getattr(self, kind)
-        return found
+        own: Entry = globals()[f"run_{kind}"]
+        return self._others.get(kind, own)

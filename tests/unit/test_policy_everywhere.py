@@ -359,7 +359,6 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "close": {"*"},  # the ways to what is in the tables
     "capacity": {"avmfs.vfs.statfs"},
     "nonce": {"*"},
-    "watch": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
     "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
@@ -369,14 +368,10 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "idle_documents": set(),
     "anything_expired": set(),
     "unwiped": set(),
+    "followed": set(),
+    "uncut": set(),
     "connection": set(),
     "match_subscriptions": {"avmfs.rpc.mail"},
-    "feed_cache": {"*"},
-    "keep": {"*"},
-    "once": {"*"},
-    "left": {"*"},
-    "settle": {"*"},
-    "attended": {"*"},
 }
 
 _NEW = {"mode": 0o644, "name": b"new"}
