@@ -186,13 +186,9 @@ class Handover:
         """The reader of a directory has come to ``offset``, right behind the entry ``last``."""
         self._log.add(_handle_key(fh), _MARK.pack(offset), last)
 
-    def last_listed(self, fh: int, offset: int) -> bytes | None:
-        """The entry before ``offset`` in a listing of a predecessor's; None when this is not one, or was not there."""
-        return self._marks.get(fh, {}).get(offset)
-
-    def is_listing(self, fh: int) -> bool:
-        """Return whether a predecessor gave this number to an open directory."""
-        return fh in self._marks
+    def marks(self, fh: int) -> dict[int, bytes] | None:
+        """A predecessor's listing: the entry before each offset that it had come to; None when this is not one."""
+        return self._marks.get(fh)
 
     def listings(self) -> dict[int, int]:
         """The directories that a predecessor had open: their nodes by number."""

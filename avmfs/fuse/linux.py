@@ -5,7 +5,7 @@ and keeps the kernel's cache fed. What requests mean stands in ``namespace_ops``
 ``lock_ops`` and ``xattr_ops``.
 
 Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it
-of every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
+of every commit (``Submitter.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
 timeouts are 0. Bytes are asked for anew at every open. Virtual nodes are never cached.
 
 Compared with libfuse's high-level interface this knows which inode a request is about: fstat(2) of an unlinked file

@@ -63,7 +63,7 @@ def test_an_append_is_answered_before_its_work_ends(world: World) -> None:
         assert p.OUT_HEADER.unpack_from(reply) == (len(reply), 0, 7)
         steps.append("answered")
 
-    world.store.once = once  # type: ignore[method-assign]
+    world.store.once = once
     quick: dict[int, Callable[..., bytes | None]] = {}
     session: Any = SimpleNamespace(answers=quick.update, serves=lambda handlers, **how: None, send=told)
     numbers, handles = Inodes(tree, continuity), Handles(continuity)
@@ -97,7 +97,7 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     )
     waiting.write(0, b"not yet")  # type: ignore[union-attr]
     settled: list[tuple[int, set[int]]] = []
-    world.store.settle = lambda kind, still: settled.append((kind, still))  # type: ignore[method-assign]
+    world.store.settle = lambda kind, still: settled.append((kind, still))
     Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
     assert settled == [(COMMIT, {found.node.id})]  # type: ignore[union-attr]
 
