@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, Place, World, linux_only, line_from, running
+from mount_world import LIMIT_S, Place, World, line_from, linux_only, running
 from new_file_steps import closes, errno_of
 
 pytestmark = pytest.mark.mount
