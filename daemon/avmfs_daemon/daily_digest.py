@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from avmfs.access import Principal
+from avmfs.agents import mail
 from avmfs.errors import AvmError
 from avmfs.memory import Memory
 from avmfs.services import Services
 from avmfs.store.identity import OPERATOR
-from avmfs.views.digest import DAY_NS, brief, digested
+from avmfs.views.overview import Digest, digested
 
 log = logging.getLogger(__name__)
 
 _AGAIN_NS: Final = 600 * 10**9  # after a failure
+DAY_NS: Final = 86_400 * 10**9
 _NAMED: Final = 20  # of each list
 
 
@@ -75,3 +77,22 @@ class DailyDigest:
         found = digested(memory, node.id, (told - since) / DAY_NS, self._cold, _NAMED)
         body = brief(found, self._around.zone, told, since)
         self._around.store.submit(OPERATOR, "deliver_digest", **given, body=body)
+
+
+def brief(found: Digest, zone: tzinfo, told: int, since: int) -> str:
+    """For the inbox: how many of each, and by which handle each is had: what is purged, or no longer the agent's to
+    see, is in no message. Empty where nothing is new, urgent or disputed."""
+    if not (found.new.rows or found.urgent.rows or found.disputes.rows):
+        return ""
+
+    def named(name: str, handles: list[str], left: int) -> str:
+        return f"{name}: {' '.join(handles)}{f' ({left} more)' if left else ''}\n" if handles else ""
+
+    days = -(-(told - since) // DAY_NS)
+    unread = "" if found.unread is None else f", {found.urgent.in_all} urgent of {found.unread} unread messages"
+    return (
+        f"Digest since {mail.show_time(since, zone)}: {found.new.in_all} new, {found.disputes.in_all} disputed,"
+        f" {found.cold.in_all} cold{unread}. In full: cat '/:digest?days={days}'\n"
+        + named("New", [f"@{note.handle}" for note in found.new.rows], found.new.left)
+        + named("Disputed", ["@" + " @".join(one.handles) for one in found.disputes.rows], found.disputes.left)
+    )

@@ -363,7 +363,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
     "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
-    "vector_model": {"avmfs.rpc.describing"},
+    "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),
     "idle_documents": set(),
     "anything_expired": set(),
@@ -371,7 +371,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "followed": set(),
     "uncut": set(),
     "connection": set(),
-    "match_subscriptions": {"avmfs.rpc.mail", "avmfs.rpc.subscriptions"},
+    "match_subscriptions": {"avmfs.rpc.mail"},
 }
 
 _NEW = {"mode": 0o644, "name": b"new"}
