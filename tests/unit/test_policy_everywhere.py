@@ -359,24 +359,19 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "close": {"*"},  # the ways to what is in the tables
     "capacity": {"avmfs.vfs.statfs"},
     "nonce": {"*"},
-    "watch": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
     "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
-    "vector_model": {"avmfs.rpc.describing"},
+    "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),
     "idle_documents": set(),
     "anything_expired": set(),
     "unwiped": set(),
+    "followed": set(),
+    "uncut": set(),
     "connection": set(),
-    "match_subscriptions": {"avmfs.rpc.mail", "avmfs.rpc.subscriptions"},
-    "feed_cache": {"*"},
-    "keep": {"*"},
-    "once": {"*"},
-    "left": {"*"},
-    "settle": {"*"},
-    "attended": {"*"},
+    "match_subscriptions": {"avmfs.rpc.mail"},
 }
 
 _NEW = {"mode": 0o644, "name": b"new"}
