@@ -27,9 +27,15 @@ class Same(Result):
     likeness: float = Field(description="1: the same text.")
 
 
+class Other(Result):
+    path: str
+    handle: str
+
+
 class Stored(Result):
     path: str
     done: Literal["stored", "updated"]
+    contradicts: list[Other] = Field(description="That seem to say something else: link what no longer holds.")
     duplicate: Same | None = Field(description="An older note that says the same.")
 
 
@@ -72,8 +78,12 @@ def avm_remember(
         supersedes=supersedes,
         source=source,
     )
-    stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
+    stored = Stored.model_validate(made)
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
+    same += "".join(
+        f"{each.handle} seems to say something else: avm_link supersedes, if it no longer holds\n"
+        for each in stored.contradicts
+    )
     verb = "updated" if stored.done == "updated" else "remembered as"
     return Answer(f"{verb} {escaped(stored.path)}\n{same}", stored)
 
