@@ -97,6 +97,10 @@ def aligned(steps: Sequence[tuple[str, int, int, int, int]], one: Sequence[str],
     return sum(end - at for how, at, end, *_ in steps if how == "equal") >= _GOES_ALIKE * min(len(one), len(other))
 
 
+def _denials(text: str) -> list[str]:
+    return [word.casefold() for word in _DENIAL.findall(text)]
+
+
 def words(text: str) -> list[str]:
     return [" ".join(segment.content_terms(word)) or word.casefold() for word in _SPELT.findall(text)]
 
@@ -227,6 +231,11 @@ def _reworded(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ..
         return 0.0
     if kept.text.count("?") != gone.text.count("?") or sorted(words(kept.text)) == sorted(words(gone.text)):
         return 0.0  # the same words in another order may tell another thing of each
+    mine, theirs = (frozenset(segment.content_terms(text)) for text in (kept.text, gone.text))
+    if mine != theirs and (mine < theirs or theirs < mine):
+        return 0.0  # a word more makes it another thing, as often as not
+    if sorted(_denials(kept.text)) != sorted(_denials(gone.text)):
+        return 0.0
     for one, other in ((kept.text, gone.text), (gone.text, kept.text)):
         if frozenset(segment.content_terms(" ".join(_INNER.findall(one)))) - frozenset(segment.content_terms(other)):
             return 0.0
