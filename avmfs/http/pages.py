@@ -23,7 +23,7 @@ from avmfs.text.escapes import visible_lines
 from avmfs.views import picture
 
 SHOWN: Final = 256 * 1024  # bytes of a file
-ROWS: Final = 200
+ROWS: Final = 100
 _AGO: Final = (("1h", "an hour ago"), ("24h", "a day ago"), ("168h", "a week ago"))
 _HOURS: Final = 30 * 24  # that the slider reaches back
 _HIT: Final = re.compile(r"(\d+\. \[\d\.\d\d] )(@\w+)( .*)")  # of :why (docs/FORMATS.md)
