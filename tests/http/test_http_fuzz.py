@@ -1,5 +1,5 @@
-"""Requests made from the service's own description: none makes it fail or tells of
-another agent, and none gets an undescribed answer."""
+"""Requests made from the service's own description: none makes it fail or tells of another agent, and none gets an
+undescribed answer."""
 
 from __future__ import annotations
 
