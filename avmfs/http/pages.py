@@ -321,8 +321,8 @@ async def upkeep(visit: Visit) -> tuple[str, Html]:
     rows: list[list[object]] = [
         [_time(each["at"]), name(each["agent"]), each["route"], each["op"], name(each["path"] or "")] for each in log
     ]
-    verified = None
-    if visit.operator:
+    verified = el("p", link("Verify the log's chain", "/upkeep", verify=1)) if visit.operator else None
+    if visit.operator and visit.get("verify"):  # it reads all of it
         chain = await visit.ask("audit_verify")
         good = f"The log's chain holds: {chain['rows']} rows."
         verified = el("p", good if chain["ok"] else f"The log's chain is broken: {chain['reason']}")
