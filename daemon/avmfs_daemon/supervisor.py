@@ -30,6 +30,7 @@ from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mo
 from avmfs import metrics
 from avmfs.agents import anchors, backups, presence, reranking
 from avmfs.errors import AvmError
+from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.store import open_attached
@@ -94,6 +95,7 @@ class Supervisor:
         return mounts if self._idle_s is None else (), settings
 
     def run(self) -> None:
+        log_of_daemon("supervisor", as_json=self._settings.log.format == "json")
         with contextlib.ExitStack() as stack:
             self._take_hold(stack)
             self._takeover.watch(self._selector, lambda: self._children.all)
@@ -281,7 +283,7 @@ class Supervisor:
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             # A writer says at its end that it was clean; of the others a successor has said how it is, perhaps once.
             if child.kind == "writer" or process not in child.retiring:
-                self._figures[str(message.get("of", child.kind))] = message["figures"]
+                self._figures[str(message["of"])] = message["figures"]
         elif "idle" in message and child.kind == "door" and self._idle_s is not None:
             log.info("no request for %g s: ending", self._idle_s)
             self._stopping = True
@@ -435,6 +437,8 @@ class Supervisor:
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
         before, self._settings, self._mounts = self._settings, settings, mounts
+        if settings.log != before.log:
+            log_of_daemon("supervisor", as_json=settings.log.format == "json")
         self._change_rules(before)
         if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()

@@ -53,7 +53,7 @@ class Daemon:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.config, self.run = root / "config", root / "run"
-        self.config.mkdir()
+        self.config.mkdir(exist_ok=True)
         self.environ = {
             **os.environ,
             "AVM_CONFIG_DIR": str(self.config),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,58 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     note.write_text("and again")
     agreed(a, b)
     link.close()
+
+
+def test_what_is_purged_is_nowhere_on_any_host_nor_in_the_log(hosts: Hosts, postgres: Any) -> None:
+    secret = "zqxcanary"
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    note = a.at("alice") / "memory/secret.md"
+    note.write_text(f"the {secret} lives in the attic\n" * 30)
+    note.write_text(f"the {secret} lives in the cellar\n" * 30)
+    for daemon in (a, b):
+        wait(lambda at=daemon: reads(at.at(at.agents[0]) / "memory/secret.md", note.read_text()))
+        avm(daemon, "cluster", "snapshot")
+    note.write_text(f"the {secret} has moved\n" * 30)
+    said = avm(a, "--operator", "purge", "--verify", secret, expect=1)
+    assert "shared log, record" in said and "shared log, snapshot" in said
+    before = records(hosts.address)
+    avm(a, "-a", "alice", "purge", "/memory/secret.md", "--yes")
+    for daemon in (a, b):
+        wait(lambda at=daemon: nowhere(at, secret))
+    (a.at("alice") / "memory/other.md").write_text("after")
+    wait(lambda: reads(b.at("bob") / "memory/other.md", "after"))
+    agreed(a, b)
+    assert not {number for number, _ in before} & {number for number, _ in records(hosts.address)}
+    with psycopg_to(postgres.address()) as db:
+        db.execute("checkpoint")
+    files = [each.read_bytes() for each in (postgres.folder / "data/base").rglob("*") if each.is_file()]
+    marks = [data[8:40] for _, data in before if secret.encode() in zlib.decompress(data)]
+    assert marks and not any(mark in file for mark in marks for file in files)
+    c = hosts.joined("c", "carol")
+    agreed(a, c)
+
+
+def nowhere(daemon: Daemon, text: str) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-m", "avmfs.cli", "--operator", "purge", "--verify", text],
+        env=daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    return done.stdout == "(nowhere)\n"
+
+
+def psycopg_to(address: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(address, autocommit=True)
+
+
+def records(address: str) -> list[tuple[int, bytes]]:
+    with psycopg_to(address) as db:
+        return [(number, bytes(data)) for number, data in db.execute("select number, data from avm_record")]
 
 
 def test_a_strict_mount_shows_what_was_acknowledged_anywhere_however_slow_its_link(hosts: Hosts, postgres: Any) -> None:

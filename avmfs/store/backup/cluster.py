@@ -22,12 +22,14 @@ from avmfs.store.backup import image
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.repair import traces
 from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
 from avmfs.store.sharedlog.protocol import SharedLog
 
 CHUNK: Final = 4 * 1024 * 1024
+READ: Final = 64  # records at a time
 LOCK_S: Final = 1.0
 _IN_FORCE: Final = "select value from setting where key = 'policy_text'"
 
@@ -93,6 +95,21 @@ def leave(path: Path, log: SharedLog, host: str) -> None:
             raise Invalid("this store is shared with nobody", os.fspath(path))
         _place(path, None)
     log.forget(host)
+
+
+def traces_of(log: SharedLog, text: str) -> Iterator[traces.Trace]:
+    """Every place of the log where these characters are: in what a record changes, or in a snapshot."""
+    number = 0
+    while found := log.read(number, READ):
+        for record in found:
+            number = record.number
+            places = traces.in_bytes(zlib.decompress(record.data), text)
+            yield from (traces.Trace(f"shared log, record {number}", where) for where in places)
+    for each in log.snapshots():
+        with tempfile.TemporaryDirectory(prefix="avm-") as folder:
+            _write(Path(folder) / "avm.db", log.snapshot(each.number))
+            for trace in traces.of(Path(folder) / "avm.db", text):
+                yield traces.Trace(f"shared log, snapshot {each.number}", trace.where)
 
 
 def status(log: SharedLog) -> dict[str, Any]:

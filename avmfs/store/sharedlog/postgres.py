@@ -13,6 +13,7 @@ A link may be cut without a word. Every call has a limit, after which a thread s
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -25,6 +26,8 @@ from psycopg import errors, sql
 
 from avmfs.errors import Exists, NotFound
 from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+
+log = logging.getLogger(__name__)
 
 CALL_S: Final = 10.0  # longer no call takes
 HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
@@ -46,6 +49,7 @@ create table avm_chunk(number bigint references avm_snapshot on delete cascade, 
                        primary key (number, part));
 """
 _SETTLE: Final = "update avm_snapshot set at = at where number = (select max(number) from avm_snapshot)"
+_OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
@@ -175,6 +179,19 @@ class PostgresLog:
                 (KEPT,),
             )
             db.execute("delete from avm_record where number <= (select min(number) from avm_snapshot)")
+
+    def cut(self, number: int) -> None:
+        with self._asking(BULK_S) as db:
+            with db.transaction():
+                if db.execute("select 1 from avm_snapshot where number = %s", (number,)).fetchone() is None:
+                    raise NotFound(f"there is no snapshot {number}")
+                db.execute("delete from avm_snapshot where number < %s", (number,))
+                db.execute("delete from avm_record where number <= %s", (number,))
+            if not _one(db.execute(_OWNER)):
+                log.warning("the tables of the shared log are another role's: their owner has to vacuum them (full)")
+            else:
+                db.execute("vacuum full avm_record")
+                db.execute("vacuum full avm_chunk")
 
     def snapshots(self) -> list[Snapshot]:
         with self._asking() as db:

@@ -96,6 +96,10 @@ class SharedLog(Protocol):
     def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
         """Keep the snapshot and the one before it, and of the log what follows that one. All or nothing."""
 
+    def cut(self, number: int) -> None:
+        """Drop everything up to ``number``, of which there is a snapshot, but for that: records and snapshots, and
+        their bytes too where the engine lets us. Raises NotFound."""
+
     def snapshots(self) -> list[Snapshot]:
         """The newest first."""
 
