@@ -59,7 +59,7 @@ def measure(run: Run) -> Findings:
         places[name] = _daemon(run, name, {"log": address, "host": name}, first=number == 0)
     run.begin(
         log=f"{bin.parent.parent.name} PostgreSQL, fsync on, on a Unix socket; every host on this machine",
-        hosts=f"{len(names)} of {AGENTS} agents, {seconds:g} s a loop, {run.options.rounds or 2} rounds",
+        hosts=f"{len(names)} of {AGENTS} agents, {seconds:g} s a loop, {_rounds(run)} rounds",
     )
     failures: dict[str, str] = {}
     tables: list[Table] = []
@@ -71,6 +71,10 @@ def measure(run: Run) -> Findings:
     with breaking_off("joining", failures), scratch_directory(run.local) as home:
         tables.append(_joining(home, StoreSettings(log=server.database("join")), notes))
     return Findings(tables, targets, failures)
+
+
+def _rounds(run: Run) -> int:
+    return int(run.options.rounds or (1 if run.quick else 3))
 
 
 def _daemon(run: Run, name: str, store: Mapping[str, str] | None, *, first: bool = False) -> Sequence[Path]:
@@ -114,7 +118,7 @@ def _writes(
     took: dict[str, list[float]] = {}
     ratios: list[float] = []
     fair: list[float] = []
-    for number in range(run.options.rounds or (1 if run.quick else 2)):
+    for number in range(_rounds(run)):
         for turn, (kind, hosts) in enumerate(kinds.items()):
             clients = [client for host in hosts for client in started[host]]
             made, times = _loop(clients, "create", len(kinds) * number + turn, seconds)
