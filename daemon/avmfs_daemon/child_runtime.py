@@ -62,6 +62,10 @@ class ChildRuntime:
         with self._sending, contextlib.suppress(OSError):
             self._control.send_bytes(wire.pack(message))
 
+    def figures(self, of: str, said: dict[str, Any]) -> None:
+        """What `status` shows of a part of the daemon."""
+        self.tell({"figures": said, "of": of})
+
     def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Put a question to the supervisor. Raises Busy without an answer in time, Invalid for a refusal."""
         number = next(self._numbers)

@@ -283,7 +283,7 @@ class Supervisor:
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             # A writer says at its end that it was clean; of the others a successor has said how it is, perhaps once.
             if child.kind == "writer" or process not in child.retiring:
-                self._figures[str(message.get("of", child.kind))] = message["figures"]
+                self._figures[str(message["of"])] = message["figures"]
         elif "idle" in message and child.kind == "door" and self._idle_s is not None:
             log.info("no request for %g s: ending", self._idle_s)
             self._stopping = True

@@ -409,7 +409,7 @@ def faults(path: Path, policy: Policy) -> list[str]:
         found = [line for line in found if not line.startswith("document neither") or not _all_blank(db, line)]
         found += _blocks(db) + _sizes(db) + _scopes(db, policy) + usage.wrong(db)
         found += [line for (line,) in db.execute("pragma integrity_check") if line != "ok"]
-        audit = AuditReader(db, OPERATOR, Visible(OPERATOR, {}))
+        audit = AuditReader(db, OPERATOR, Visible(OPERATOR, {}), 0)
         found += audit.altered() + audit.misattributed(1, (-1, 0), 10**6)[0] + audit.missent(99)
         return found
     finally:
