@@ -23,8 +23,8 @@ import typescript
 from avmfs.cli.clients import plugin
 from avmfs.mcp import prompts, registry, resources
 from avmfs.mcp.registry import Tool
+from avmfs.views.about import accepts, call, places
 from avmfs.views.registry import all_views
-from avmfs.views.table import accepts, call, places
 from benchmarks import report
 
 TREE: Final = Path(__file__).parents[1]

@@ -27,21 +27,8 @@ _AGAIN_S = 0.5
 @click.option("--before", metavar="TIME", help="Only what has not been changed since (ISO 8601).")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be forgotten, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option(
-    "--verify",
-    metavar="STRING",
-    help="Look for these bytes in every file of the store; - reads stdin.",
-)
-def purge_(
-    ctx: click.Context,
-    path: str | None,
-    tag: str | None,
-    author: str | None,
-    before: str | None,
-    dry_run: bool,
-    yes: bool,
-    verify: str | None,
-) -> None:
+@click.option("--verify", metavar="STRING", help="Look for these bytes in every file of the store; - reads stdin.")
+def purge_(ctx: click.Context, dry_run: bool, yes: bool, verify: str | None, **named: str | None) -> None:
     """Forget PATH with all below it, and what was removed there: contents, versions, the past, snapshots of it, words,
     vectors, notices, kept questions and the names in the log. It cannot be undone. Where nobody can be asked, --yes has
     to say so.
@@ -52,7 +39,6 @@ def purge_(
     if verify is not None:
         _verified(ctx, sys.stdin.read().rstrip("\n") if verify == "-" else verify)
         return
-    named = {"path": path, "tag": tag, "author": author, "before": before}
     if not any(named.values()):
         raise click.UsageError("expected PATH, --tag, --author, --before or --verify")
     with door() as memory:
@@ -96,7 +82,7 @@ def _verified(ctx: click.Context, text: str) -> None:
     with working("looking"):
         found = list(traces.of(locations().database, text))
         if load_settings(locations().config_file, os.environ).store.log is not None:
-            from avmfs.cli.sharing import log_of_settings
+            from avmfs.cli.keeping import log_of_settings
             from avmfs.store.backup import cluster
 
             with log_of_settings() as (log, _):

@@ -206,8 +206,7 @@ def _choose(
 ) -> tuple[list[_Item], int]:
     """What fits into ``room`` tokens, and about how many it costs: parts are counted alone. A token ends where a line
     begins that has no blank before it, so joined they cost the same."""
-    chosen: list[_Item] = []
-    groups: set[_Group] = set()
+    chosen, groups = list[_Item](), set[_Group]()
     spent = counter.count(_heading(0, frame, frame.budget) + _closing(frame))
     refused: Sequence[_Item] = ()
 

@@ -8,7 +8,7 @@ import re
 from functools import partial
 
 from avmfs_config.agent_id import check_agent_id
-from avmfs_config.consolidate import check_key, endpoint, read_consolidate
+from avmfs_config.consolidate import DIGEST, DigestSettings, check_key, endpoint, read_consolidate
 from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
@@ -159,6 +159,7 @@ SETTINGS: Readers = {
     "agents": read_agents,
     "gossip": read_gossip,
     "consolidate": read_consolidate,
+    "digest": lambda value: value.record(DigestSettings, DIGEST),
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
     "http": read_http,
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from avmfs_config import Paths
+from avmfs_config import Mount, Paths
 
 from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
 from avmfs.store.sharedlog.engines import host_name, shared_log
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from avmfs.store.store import Store
     from avmfs.store.tx.transaction import IndexRules
     from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+    from avmfs_daemon.deliveries import Deliverer
 
 log = logging.getLogger(__name__)
 
@@ -172,14 +173,35 @@ def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
     return found
 
 
+def _for_agents(spec: ChildSpec, store: Store, runtime: ChildRuntime) -> tuple[Callable[[], None], ...]:
+    """What the keeper does for each agent as that agent."""
+    from avmfs.providers.live import SOCKET, RemoteAsker
+    from avmfs.services import composed
+    from avmfs_daemon.consolidation import Consolidation
+    from avmfs_daemon.daily_digest import DailyDigest
+
+    asker = partial(RemoteAsker, spec.runtime_dir / SOCKET, spec.settings.providers)
+    around = composed(store, spec.settings, None, None, asker, of_daemon=True)
+    consolidation = Consolidation(around, partial(runtime.figures, "consolidation"))
+    digest = spec.settings.digest
+    return consolidation.step, DailyDigest(around, digest.at, digest.cold_days).step
+
+
+def _deliverer(runtime: ChildRuntime, spec: ChildSpec, store: Store) -> Deliverer:
+    from avmfs_daemon.deliveries import Deliverer
+
+    home = os.fspath(spec.database.parent)
+    return Deliverer(
+        store, spec.settings.webhooks, spec.settings.hooks, home=home, report=partial(runtime.figures, "outbox")
+    )
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
-    from avmfs_daemon.consolidation import Consolidation
-    from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
 
@@ -196,25 +218,18 @@ def run_keeper(spec: ChildSpec) -> None:
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, partial(runtime.figures, "gossip"))
         backups = Schedule(spec.database, spec.settings, lambda error: runtime.figures("backup", {"error": error}))
-        consolidation = Consolidation(store, spec.settings, partial(runtime.figures, "consolidation"))
         keeper = Housekeeper(
             store,
             embedder,
             report=partial(runtime.figures, "keeper"),
-            also=(digests.step, backups.step, consolidation.step, *also),
+            also=(digests.step, backups.step, *_for_agents(spec, store, runtime), *also),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.
             open_among=partial(_open_among, runtime) if house is None else lambda nodes: None,
             may=(lambda: True) if house is None else house.mine,
         )
-        deliverer = Deliverer(
-            store,
-            spec.settings.webhooks,
-            spec.settings.hooks,
-            home=os.fspath(spec.database.parent),
-            report=partial(runtime.figures, "outbox"),
-        )
+        deliverer = _deliverer(runtime, spec, store)
 
         def stop(message: dict[str, object]) -> None:
             deliverer.stop()
@@ -310,7 +325,7 @@ def run_mount(spec: ChildSpec) -> None:
     would take writes that nobody sees again, and a successor may go on with it (`fd_entry`). Only the supervisor, which
     guards it, says when to unmount.
     """
-    from avmfs.fuse.serve import group_of, serve, tree_of
+    from avmfs.fuse.serve import serve, tree_of
     from avmfs_daemon.fdstore_client import FdStoreEntry, identity
 
     have_descriptors()
@@ -338,13 +353,7 @@ def run_mount(spec: ChildSpec) -> None:
                 fd_entry.tell(identity(spec.mount, spec.database, device))
             runtime.ready()
             if mount.link is not None:
-                threading.Thread(target=link, args=(mount.link,), name="link", daemon=True).start()
-
-        def link(where: Path) -> None:
-            problem = mount_links.make(where, mount.mountpoint, mount.uid, group_of(mount.uid))
-            if problem:
-                log.warning("%s", problem)
-            runtime.tell({"mount": {"link": problem}})
+                threading.Thread(target=_link, args=(runtime, mount), name="link", daemon=True).start()
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
@@ -364,6 +373,16 @@ def run_mount(spec: ChildSpec) -> None:
                 report=lambda about: runtime.tell({"mount": about}),
                 fd_entry=fd_entry,
             )
+
+
+def _link(runtime: ChildRuntime, mount: Mount) -> None:
+    from avmfs.fuse.serve import group_of
+
+    assert mount.link is not None
+    problem = mount_links.make(mount.link, mount.mountpoint, mount.uid, group_of(mount.uid))
+    if problem:
+        log.warning("%s", problem)
+    runtime.tell({"mount": {"link": problem}})
 
 
 def run_live(spec: ChildSpec) -> None:
