@@ -74,7 +74,7 @@ class LinuxMount:
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
-        tree.opened.gave_up = self._session.drop_attributes
+        tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
         self.handles = Handles(continuity)

@@ -71,6 +71,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def __init__(self, tree: Tree, config: Mount, locks: LockTable | None, ready: Callable[[], None]) -> None:
         self.tree = tree
+        tree.opened.asker = lambda: int(mfusepy.fuse_get_context()[2])
         self.locks = locks
         self._admitted = admitted(config)
         self._handles: dict[int, tuple[Address, Handle]] = {}

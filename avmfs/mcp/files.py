@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from avmfs.errors import Invalid
+from avmfs.errors import Invalid, NotFound
 from avmfs.localtime import nanoseconds
 from avmfs.mcp.content import Content, minute
 from avmfs.mcp.content import read as read_content
@@ -230,9 +230,17 @@ class Edge(Result):
     type: str
 
 
+class Between(Result):
+    source: str
+    target: str
+    type: str
+
+
 class Links(Result):
     path: str
     links: list[Edge]
+    below: list[Between] = Field(default=[], description="Of files below a directory.")
+    more: int = Field(default=0, description="Files below a directory that were not looked at.")
 
 
 @tool("Link", destroys=True, repeatable=True)
@@ -245,7 +253,8 @@ def avm_link(
     ] = "related",
     remove: Annotated[bool, Field(description="Take the link away.")] = False,
 ) -> Answer[Links]:
-    """Link a file to another, or take a link away; without a target, show its links in both directions."""
+    """Link a file to another, or take a link away; without a target, show its links in both directions, or all below a
+    directory."""
     if target is not None:
         if "\n" in target:
             raise Invalid(f"{target!r}: a line end cannot be in a link's target")
@@ -254,13 +263,21 @@ def avm_link(
         call.door("write", path=f"{path}:links", data=text.encode(), mode="replace")
     elif remove:
         raise Invalid("take away which link? give a target")
-    found = call.door("links", path=path)
-    value = Links.of(found)
+    try:
+        found = call.door("links", path=path)
+    except NotFound:  # no file
+        return _below(call, path)
+    links = [Edge(**each) for each in found["links"]]
     lines = [
-        f"{'->' if each.direction == 'out' else '<-'} {escaped(each.path)} ({escaped(each.type)})\n"
-        for each in value.links
+        f"{'->' if each.direction == 'out' else '<-'} {escaped(each.path)} ({escaped(each.type)})\n" for each in links
     ]
-    return Answer("".join(lines) or "(no links)\n", value)
+    return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
+
+
+def _below(call: Call, path: str) -> Answer[Links]:
+    found = call.door("graph", path=path)
+    below = [Between(**each) for each in found["edges"]]
+    return Answer(found["text"], Links(path=found["path"], links=[], below=below, more=found["more"]))
 
 
 class Claimed(Result):
@@ -274,7 +291,7 @@ def avm_claim(
     path: Path,
     action: Annotated[
         Literal["claim", "next", "release"],
-        Field(description="next: path is a directory, and its oldest file that nobody has claimed becomes yours."),
+        Field(description="next: path is a directory; its oldest unclaimed file becomes yours."),
     ] = "claim",
     lease: Annotated[str, Field(description="Until it is free again by itself, such as 10m.", min_length=2)] = "10m",
 ) -> Answer[Claimed]:

@@ -330,7 +330,7 @@ class Tree:
             if flags & os.O_TRUNC:
                 handle.empty()
         except BaseException:
-            self.opened.close(handle.file)
+            handle.give_back()
             raise
         return handle
 

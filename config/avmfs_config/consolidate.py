@@ -1,4 +1,5 @@
-"""The section `consolidate` of config.yaml: how often the daemon consolidates, and who writes summaries.
+"""The sections `consolidate` and `digest` of config.yaml: how often the daemon consolidates, who writes summaries, and
+when agents get their digests.
 
 Owns the values, their readers and the rules that span its keys. Called by `readers`.
 """
@@ -11,6 +12,7 @@ from typing import Annotated
 from avmfs_config.parse import Range, Readers, Value
 
 EVERY = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+AT = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 ADDRESS = re.compile(r"https?://[^/@\s]+(/\S*)?")
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 
@@ -36,6 +38,15 @@ class ConsolidateSettings:
     timeout_s: Annotated[float, Range(1.0, 600.0)] = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class DigestSettings:
+    """A digest in the inbox of each agent, every day `at` an hour of local time, in minutes since midnight (written
+    "08:00"; None: never). `cold_days` as the command's `--cold`."""
+
+    at: int | None = None
+    cold_days: Annotated[float, Range(0.0, 100_000.0)] = 90.0
+
+
 def read_consolidate(value: Value) -> ConsolidateSettings:
     """The section. Raises ConfigError, also for keys that do not go together."""
     found = value.record(ConsolidateSettings, CONSOLIDATE)
@@ -59,6 +70,19 @@ def _every(value: Value) -> float | None:
     return int(found[1]) * _SECONDS[found[2]]
 
 
+def _time_of_day(value: Value) -> int | None:
+    """Minutes; YAML itself makes such a number of 18:30 without quotes, and none below an hour."""
+    if type(value.data) is int:
+        if 60 <= value.data < 24 * 60:
+            return value.data
+        raise value.error(f"expected a time of day such as 08:00, not {value.data}")
+    text = value.optional(Value.text)
+    found = None if text is None else AT.fullmatch(text)
+    if text is not None and found is None:
+        raise value.error(f"expected a time of day such as 08:00, not {text!r}")
+    return None if found is None else int(found[1]) * 60 + int(found[2])
+
+
 def _address(value: Value) -> str | None:
     text = value.optional(Value.text)
     if text is not None and not ADDRESS.fullmatch(text):
@@ -67,3 +91,4 @@ def _address(value: Value) -> str | None:
 
 
 CONSOLIDATE: Readers = {"every": _every, "endpoint": _address}
+DIGEST: Readers = {"at": _time_of_day}

@@ -7,7 +7,7 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 import re
 
 from avmfs_config.agent_id import check_agent_id
-from avmfs_config.consolidate import read_consolidate
+from avmfs_config.consolidate import DIGEST, DigestSettings, read_consolidate
 from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
@@ -169,6 +169,7 @@ SETTINGS: Readers = {
     "agents": read_agents,
     "gossip": read_gossip,
     "consolidate": read_consolidate,
+    "digest": lambda value: value.record(DigestSettings, DIGEST),
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
     "http": read_http,
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),

@@ -251,6 +251,20 @@ def test_relevance_is_absolute_and_either_witness_can_convince() -> None:
     assert relevance_of([0.45, *field], [0.5] + [0.0] * 500)[0] > 0.9, "both"
 
 
+def test_witnesses_are_of_one_passage_and_words_say_less_where_a_model_finds_something_else() -> None:
+    field = [0.0] * 200
+    apart = relevance_of([0.35, 0.0, *field], [0.0, 0.75, *field])
+    together = relevance_of([0.35, 0.0, *field], [0.75, 0.0, *field])
+    assert max(apart) < 0.7 < 0.95 < max(together)
+    own, nothing = np.array([0.1, *field]), np.array([0.65, *field])
+    german = [float(relevance(own, own, nothing, np.ones(201), known=known).max()) for known in (0.3, 1.0)]
+    assert german[1] < 0.35 < 0.45 < german[0], "a model that knows the question little says little against words"
+    unseen = relevance_of([math.nan, math.nan], [0.75, 0.0])
+    assert unseen[0] > 0.9 > 0.3 > relevance_of([0.0, *field], [0.75, *field])[0], "no model, or one that says no"
+    # What has no vector yet is not held against the question: its nearest may be as near as any.
+    assert max(relevance_of([0.35, math.nan, *field], [0.0, 0.75, *field])) > 0.9
+
+
 def test_the_nearest_of_few_is_more_than_the_nearest_of_many() -> None:
     assert relevance_of([0.42, *[0.05] * 10], [0.0] * 11)[0] > relevance_of([0.42, *[0.05] * 5000], [0.0] * 5001)[0]
 
