@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from avmfs import wire
 from avmfs.api.agent_memory import AgentMemory
 from avmfs.api.code_index import CodeIndex
 from avmfs.api.collaboration import Collaboration
 from avmfs.api.connect import is_url, located, open_door, read_all, who_am_i, who_asks
-from avmfs.api.past import PastConnection
 from avmfs.errors import NO_TEXT, Invalid
 from avmfs.node import StoredNode
 from avmfs.rpc.client import Door
-from avmfs.rpc.reconnect import ReconnectingDoor
+from avmfs.rpc.reconnect import PastConnection, ReconnectingDoor
 
 
 class AVM(Collaboration, CodeIndex):
@@ -97,7 +97,8 @@ class AVM(Collaboration, CodeIndex):
                 autostart=self._embeddings,
             )
 
-        return ReconnectingDoor(opened) if self._at is None else PastConnection(opened, self._at)
+        store = self._environ.get("AVM_AT") or str(self._where.database)
+        return ReconnectingDoor(opened, store) if self._at is None else PastConnection(opened, store, self._at)
 
     def _as_operator(self, method: str, **arguments: Any) -> Any:
         door = open_door(
@@ -241,12 +242,8 @@ class AVM(Collaboration, CodeIndex):
         ('one', [2, 1])
         """
         said = {"number": when} if isinstance(when, int) else {"at": _iso(when)}
-        pieces: builtins.list[bytes] = []
-        while True:
-            found = self._door.call("version", path=path, offset=sum(map(len, pieces)), **said)
-            pieces.append(found["data"])
-            if not found["more"]:
-                return b"".join(pieces).decode("utf-8", "surrogateescape")
+        data = wire.pieces(lambda offset: self._door.call("version", path=path, offset=offset, **said))
+        return data.decode("utf-8", "surrogateescape")
 
     def restore(
         self, path: str, at: str | datetime | None = None, *, version: int | None = None, dry_run: bool = False

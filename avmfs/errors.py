@@ -25,6 +25,9 @@ class AvmError(OSError):
     code: ClassVar[int] = _errno.EIO
     recorded = False  # the store has this refusal in its audit already
 
+    def __init_subclass__(cls, code: int | None = None) -> None:
+        cls.code = cls.code if code is None else code
+
     def __init__(self, reason: str = "", path: str | None = None) -> None:
         self.reason = visible(reason) if reason else os.strerror(self.code)
         super().__init__(self.code, self.reason, path)
@@ -33,127 +36,90 @@ class AvmError(OSError):
         return f"{escaped(self.filename)}: {self.reason}" if self.filename else self.reason
 
 
-class NotFound(AvmError, FileNotFoundError):
+class NotFound(AvmError, FileNotFoundError, code=_errno.ENOENT):
     """No such thing, or none that the asker may see: the two are told alike."""
 
-    code = _errno.ENOENT
 
-
-class Denied(AvmError, PermissionError):
+class Denied(AvmError, PermissionError, code=_errno.EACCES):
     """Visible, but the policy refuses this verb."""
 
-    code = _errno.EACCES
 
-
-class NotPermitted(AvmError, PermissionError):
+class NotPermitted(AvmError, PermissionError, code=_errno.EPERM):
     """An operation that this filesystem never offers (hard links, device nodes)."""
 
-    code = _errno.EPERM
+
+class Exists(AvmError, FileExistsError, code=_errno.EEXIST): ...
 
 
-class Exists(AvmError, FileExistsError):
-    code = _errno.EEXIST
-
-
-class Invalid(AvmError):
+class Invalid(AvmError, code=_errno.EINVAL):
     """Bad input: a parameter, a name, a value. The reason names the place."""
 
-    code = _errno.EINVAL
+
+class IsDirectory(AvmError, IsADirectoryError, code=_errno.EISDIR): ...
 
 
-class IsDirectory(AvmError, IsADirectoryError):
-    code = _errno.EISDIR
+class NotDirectory(AvmError, NotADirectoryError, code=_errno.ENOTDIR): ...
 
 
-class NotDirectory(AvmError, NotADirectoryError):
-    code = _errno.ENOTDIR
+class NotEmpty(AvmError, code=_errno.ENOTEMPTY): ...
 
 
-class NotEmpty(AvmError):
-    code = _errno.ENOTEMPTY
+class NameTooLong(AvmError, code=_errno.ENAMETOOLONG): ...
 
 
-class NameTooLong(AvmError):
-    code = _errno.ENAMETOOLONG
-
-
-class TooBig(AvmError):
+class TooBig(AvmError, code=_errno.EFBIG):
     """The file or value would pass a size limit."""
 
-    code = _errno.EFBIG
+
+class OverQuota(AvmError, code=_errno.EDQUOT): ...
 
 
-class OverQuota(AvmError):
-    code = _errno.EDQUOT
+class NoSpace(AvmError, code=_errno.ENOSPC): ...
 
 
-class NoSpace(AvmError):
-    code = _errno.ENOSPC
+class ReadOnly(AvmError, code=_errno.EROFS): ...
 
 
-class ReadOnly(AvmError):
-    code = _errno.EROFS
-
-
-class Busy(AvmError):
+class Busy(AvmError, code=_errno.EAGAIN):
     """Try again later: a lock is held elsewhere or the writer is restarting."""
 
-    code = _errno.EAGAIN
 
-
-class WouldDeadlock(AvmError):
+class WouldDeadlock(AvmError, code=_errno.EDEADLK):
     """Whoever holds the lock waits for the asker."""
 
-    code = _errno.EDEADLK
+
+class Interrupted(AvmError, InterruptedError, code=_errno.EINTR): ...
 
 
-class Interrupted(AvmError, InterruptedError):
-    code = _errno.EINTR
-
-
-class TimedOut(AvmError, TimeoutError):
+class TimedOut(AvmError, TimeoutError, code=_errno.ETIMEDOUT):
     """A request took more of the daemon's time than one may."""
 
-    code = _errno.ETIMEDOUT
+
+class BadHandle(AvmError, code=_errno.EBADF): ...
 
 
-class BadHandle(AvmError):
-    code = _errno.EBADF
-
-
-class Stale(AvmError):
+class Stale(AvmError, code=_errno.ESTALE):
     """What the caller goes by is no longer so: the inode behind a handle is gone, or bytes have changed since they
     were read."""
 
-    code = _errno.ESTALE
 
-
-class StoreFailed(AvmError):
+class StoreFailed(AvmError, code=_errno.EIO):
     """The store could not answer: I/O error, corruption, an unreachable writer."""
 
-    code = _errno.EIO
+
+class NotSupported(AvmError, code=_errno.ENOTSUP): ...
 
 
-class NotSupported(AvmError):
-    code = _errno.ENOTSUP
-
-
-class NoAttribute(AvmError):
+class NoAttribute(AvmError, code=getattr(_errno, "ENODATA", 93)):
     """No such extended attribute (ENODATA on Linux, ENOATTR on macOS)."""
 
-    code = getattr(_errno, "ENODATA", 93)
 
-
-class TooSmall(AvmError):
+class TooSmall(AvmError, code=_errno.ERANGE):
     """The caller's buffer cannot hold the answer."""
 
-    code = _errno.ERANGE
 
-
-class PastEnd(AvmError):
+class PastEnd(AvmError, code=_errno.ENXIO):
     """There is nothing of the kind from this offset on: lseek(2)."""
-
-    code = _errno.ENXIO
 
 
 _BY_CODE: dict[int, type[AvmError]] = {cls.code: cls for cls in AvmError.__subclasses__()}

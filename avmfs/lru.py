@@ -15,21 +15,13 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-def _one(_: object) -> int:
-    return 1
-
-
-def _nothing(_: object) -> None:
-    pass
-
-
 class LRU(Generic[_Key, _Value]):
     """Values by key, of at most ``most`` together as ``size`` says of each; without one it is a number of values.
     What alone is larger is not remembered. ``gone`` hears of every value that is remembered no longer, but for
     ``clear``."""
 
     def __init__(
-        self, most: int, size: Callable[[_Value], int] = _one, gone: Callable[[_Value], None] = _nothing
+        self, most: int, size: Callable[[_Value], int] = lambda _: 1, gone: Callable[[_Value], None] = lambda _: None
     ) -> None:
         self._most = most
         self._size_of = size

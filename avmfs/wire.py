@@ -162,3 +162,13 @@ def _exactly(sock: socket.socket, length: int) -> bytes:
             raise EOFError("the peer closed the connection")
         piece += more
     return bytes(piece)
+
+
+def pieces(ask: Callable[[int], Any]) -> bytes:
+    """All bytes of what comes piece by piece: ``ask``, given an offset, answers {"data", "more"}."""
+    data, more = bytearray(), True
+    while more:
+        piece = ask(len(data))
+        data += piece["data"]
+        more = piece["more"]
+    return bytes(data)

@@ -30,11 +30,13 @@ _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(_ROOT), str(_ROOT / "daemon"), str(_ROOT / "config")]
 
 from avmfs import AVM  # noqa: E402
-from avmfs.embed import engines  # noqa: E402
+from avmfs.embed import engines, knowledge  # noqa: E402
 from avmfs.embed.local import LocalEmbedding  # noqa: E402
 from avmfs.embed.protocol import Batch, Embedder  # noqa: E402
 from avmfs.memory import Memory  # noqa: E402
 from avmfs.rpc import local  # noqa: E402
+
+_WEIGH = knowledge.weigh
 
 
 class KeptVectors(LocalEmbedding):
@@ -43,9 +45,8 @@ class KeptVectors(LocalEmbedding):
     def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
         with sqlite3.connect(os.environ["AVM_BENCH_VECTORS"], timeout=60) as db:
             db.execute("create table if not exists kept(key blob primary key, data blob) without rowid")
-            keys = [
-                hashlib.sha256(f"{self.model_id}\0{text}".encode("utf-8", "surrogatepass")).digest() for text in texts
-            ]
+            kind = f"{self.model_id} {urgent} {knowledge.weigh is _WEIGH}"  # what a model does not know is made short
+            keys = [hashlib.sha256(f"{kind}\0{text}".encode("utf-8", "surrogatepass")).digest() for text in texts]
             found: dict[bytes, bytes] = {}
             for key in keys:
                 row = db.execute("select data from kept where key = ?", (key,)).fetchone()

@@ -19,6 +19,7 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors, auditing
 from avmfs.agents.auditing import Chainer
 from avmfs.errors import Denied
+from avmfs.store.client.client import Submitter
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.store import Store
@@ -36,7 +37,7 @@ BATCH = 64
 WRITER = Principal("bench", route="mount")
 
 
-class _Applying:
+class _Applying(Submitter):
     """Commands as the writer applies them, in this process."""
 
     def __init__(self, path: Path) -> None:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_code_index DIRECTORY [MORE ...]
 
-Of each directory: the scan, the scan after one changed file, sizes, and names; of Django's and Celery's unpacked sdists
-also how many of the questions of ``code_questions`` have a right symbol among the first five. Needs universal-ctags and
-rg. Seconds of the wall and of this process, which opens the store by itself.
+Of each directory: the scan, the scan after one changed file, sizes, and names; of the sdists of Django, Celery, Scrapy
+and ansible-core also how many of the questions of ``code_questions`` have a right symbol among the first five. Needs
+universal-ctags and rg. Seconds of the wall and of this process, which opens the store by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.rpc.local import LocalDoor
 from avmfs.text import segment
 from avmfs.transfer import exporting
-from benchmarks.code_questions import CELERY, DJANGO, SCRAPY
+from benchmarks.code_questions import ANSIBLE, CELERY, DJANGO, SCRAPY
 from benchmarks.results import Report, Table, Value, machine, print_findings, write_json
 
 # What each language has in common: ctags' kinds, and ours. ctags' names are without what they are in.
@@ -53,8 +53,8 @@ KINDS = {
         {"class", "function", "method", "struct", "enum", "union", "type", "macro", "namespace"},
     ),
 }
-QUESTIONS = {"django": DJANGO, "celery": CELERY, "scrapy": SCRAPY}
-TESTS = ("tests/", "t/")
+QUESTIONS = {"django": DJANGO, "celery": CELERY, "scrapy": SCRAPY, "ansible": ANSIBLE}
+TESTS = ("tests/", "test/", "t/")
 Names = dict[str, Counter[tuple[str, str]]]
 Tags = dict[str, tuple[str, Counter[tuple[str, str]]]]
 

@@ -1,7 +1,7 @@
 """What somebody might ask about a project, with the names (a regular expression) of what answers it.
 
-Django's were at hand when the ranking was made; Celery's and Scrapy's were written before it was tried on them, and how
-meaning counts was chosen on Django's and Celery's.
+Django's were at hand when the ranking was made; Celery's, Scrapy's and Ansible's were written before it was tried on
+them, and how meaning counts was chosen on Django's and Celery's.
 """
 
 from __future__ import annotations
@@ -114,4 +114,41 @@ SCRAPY: Final = (
      r"send_catch_log(_deferred)?|SignalManager(\.\w+)?|maybe_deferred_to_future"),
     ("change settings for one spider",
      r"(\w+\.)?update_settings|BaseSettings\.(set|update)\w*|Spider\.custom_settings"),
+)  # fmt: skip
+
+ANSIBLE: Final = (
+    ("decrypt a file of the vault", r"Vault(Lib|Editor|CLI)(\.\w*decrypt\w*)?|DataLoader\.get_real_file"),
+    ("ask the user for the vault password", r"PromptVaultSecret(\.\w+)?|CLI\.(setup_vault_secrets|build_vault_ids)"),
+    ("parse an inventory in ini format", r"InventoryModule(\._?parse\w*)?"),
+    ("which hosts match a pattern",
+     r"InventoryManager\.(get_hosts|list_hosts|_evaluate_patterns|_enumerate_matches|_match\w*)|split_host_pattern"),
+    ("merge two dictionaries of variables", r"merge_hash|combine_vars|combine"),
+    ("in which order do variables take precedence", r"VariableManager(\.get_vars)?"),
+    ("render a template", r"Templar(\.(do_)?template)?"),
+    ("copy a file to the remote host", r"\w*Connection\w*\.put_file|\w+\._transfer_\w+|ActionModule\._copy_file"),
+    ("run a command over ssh", r"Connection\.(exec_command|_run|_bare_run|_build_command)|_ssh_retry"),
+    ("try again when the ssh connection fails", r"_ssh_retry(\.\w+)?"),
+    ("become another user with sudo", r"Become(Base|Module)(\.\w+)?"),
+    ("facts about the network interfaces", r"\w*Network(Collector)?(\.\w+)?"),
+    ("detect which linux distribution this is", r"Distribution\w*(\.\w+)?|get_distribution\w*"),
+    ("checksum of a remote file", r"ActionBase\._(remote_checksum|execute_remote_stat)|\w*checksum\w*"),
+    ("install a collection from galaxy", r"install_collections|GalaxyCLI\.\w*install\w*|install"),
+    ("resolve the dependencies between collections",
+     r"\w*CollectionDependency\w*(\.\w+)?|build_collection_dependency_resolver|_resolve_depenency_map"),
+    ("load the roles of a play", r"Role\.load|Play\._load_roles|load_list_of_roles"),
+    ("include tasks of another file", r"load_list_of_tasks|TaskInclude(\.\w+)?|IncludedFile(\.\w+)?"),
+    ("skip a task when its condition is false", r"Conditional(\.\w+)?"),
+    ("run the handlers that were notified", r"Handler(\.\w+)?|StrategyBase\.\w*handler\w*"),
+    ("run a task once for each item of a loop", r"TaskExecutor\.(_run_loop|_get_loop_items)"),
+    ("poll an asynchronous job", r"TaskExecutor\._poll_async_result"),
+    ("print colored text on the terminal", r"stringc|colorize|hostcolor|parsecolor|Display\.display"),
+    ("ask the user something and wait for the answer", r"Display\.(prompt\w*|do_var_prompt)"),
+    ("find a plugin by its name", r"(Jinja2|Plugin)Loader\.(_?find\w*|get\w*|_resolve\w*)"),
+    ("pack a module and what it imports into a zip to send", r"_find_module_utils|modify_module|recursive_finder"),
+    ("keep facts in a cache of json files", r"(Base)?(File)?CacheModule(\.\w+)?"),
+    ("check that arguments of a module have the right type",
+     r"check_type_\w+|(Module)?ArgumentSpecValidator(\.\w+)?|\w*check_argument_types|_get_type_validator"),
+    ("write a file so that no half of it is ever seen", r"AnsibleModule\.(atomic_move|_unsafe_writes)"),
+    ("limit how many hosts are worked on at the same time",
+     r"\w+\._process_workers|StrategyBase\._queue_task|StrategyModule\.run|Play\.serial|PlaybookExecutor\._get_serialized_batches"),
 )  # fmt: skip

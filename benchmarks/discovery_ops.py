@@ -22,6 +22,7 @@ from avmfs.agents.gossip import Delta
 from avmfs.memory import Memory
 from avmfs.search.engine import Engine
 from avmfs.services import Services
+from avmfs.store.client.client import Submitter
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.discovery import Digest, Host
 from avmfs.store.schema import database
@@ -79,7 +80,7 @@ def converge(hosts: Sequence[Shelf], chance: random.Random) -> int:
 # ---- stores of many agents ----
 
 
-class AppliedHere:
+class AppliedHere(Submitter):
     """Commands of a store in this process, without the lock and the sync of each that a program has."""
 
     def __init__(self, path: Path) -> None:

@@ -57,7 +57,7 @@ class Kernel:
     """What stands for the kernel: requests go to a mount's handlers, the quick ones first, as `Session` does it."""
 
     def __init__(self, tree: Tree, folder: Path) -> None:
-        tree.memory.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no successor to come
+        tree.memory.store.keep = lambda kept, origin: bytes(8)  # no successor to come
         config, device = Mount(folder / "mount", "alice"), os.open(os.devnull, os.O_RDWR)
         state = Handover(tree, handover.make())
         self._mount = LinuxMount(tree, config, device, folder, state, None, {}, lambda about: None)

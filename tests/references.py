@@ -1,7 +1,8 @@
 """The pages that are made from the programs, written anew: ``./run docs``. Tests compare.
 
 Owns how a command, a view and an MCP tool are written down: docs/CLI.md, docs/VIEWS.md, docs/MCP.md, the manual pages,
-the plugin's files, docs/BENCHMARKS.md, and in the README the list of the commands and the tables of views and figures.
+the plugin's files, docs/BENCHMARKS.md, the methods of the TypeScript client, and in the README the list of the commands
+and the tables of views and figures.
 The commands, views and tools own the words, benchmarks/results the figures.
 """
 
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import typescript
 
 from avmfs.cli.clients import plugin
 from avmfs.mcp import prompts, registry, resources
 from avmfs.mcp.registry import Tool
+from avmfs.views.about import accepts, call, places
 from avmfs.views.registry import all_views
-from avmfs.views.table import accepts, call, places
 from benchmarks import report
 
 TREE: Final = Path(__file__).parents[1]
@@ -43,6 +45,7 @@ def pages() -> dict[Path, str]:
     made = {CLI: cli_page(), README: readme(), **{MANUALS / f"{name}.1": manual(name) for name in PROGRAMS}}
     made[TREE / "docs/BENCHMARKS.md"] = report.page()
     made |= {VIEWS: between(VIEWS, "views", views_table()), MCP: between(MCP, "reference", mcp_reference())}
+    made[TREE / "clients/typescript/src/methods.ts"] = typescript.methods()
     return made | {TREE / path: text for path, text in plugin(version("avmfs")).items()}
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from avmfs import paths
 from avmfs.agents.bloom import Asked
+from avmfs.agents.told import told
 from avmfs.store.queries.discovery import Evidence, Host, Revealed
 from avmfs.text import segment
 from avmfs.text.topics import NAME_MAX
@@ -121,15 +122,7 @@ def shown(line: Knows) -> str:
 
 def plain(line: Knows) -> dict[str, Any]:
     """For programs."""
-    return {
-        "agent": line.agent,
-        "host": line.host,
-        "how": line.how,
-        "files": line.files,
-        "topics": list(line.topics),
-        "handle": None if line.handle is None else f"@{line.handle}",
-        "path": None if line.path is None else paths.text(line.path),
-    }
+    return told(line, "agent host how files topics handle path")
 
 
 def _plain(text: str) -> str:

@@ -10,7 +10,8 @@ from datetime import tzinfo
 from typing import Any
 
 from avmfs import paths
-from avmfs.agents.mail import iso, show_duration, show_time
+from avmfs.agents.mail import show_duration, show_time
+from avmfs.agents.told import told
 from avmfs.agents.webhooks import one_event, shown
 from avmfs.errors import Invalid
 from avmfs.store.queries.outbox import Letter, Notice, Subscription
@@ -74,48 +75,21 @@ def notice_listing(notices: Sequence[Notice], zone: tzinfo) -> str:
 
 
 def as_values(each: Subscription) -> dict[str, Any]:
-    return {
-        "agent": each.agent,
-        "created": iso(each.created),
-        "dead": each.dead,
-        "delivered": each.sent,
-        "error": each.error,
-        "every_s": each.every / 1e9,
-        "mode": each.mode,
-        "number": each.number,
-        "pattern": each.pattern,
-        "retry_at": iso(each.retry_at),
-        "unread": each.unread,
-        "url": each.url,
-        "waiting": each.waiting,
-    }
+    plain = "agent created dead error mode number pattern retry_at unread url waiting"
+    return told(each, plain, delivered=each.sent, every_s=each.every / 1e9)
 
 
 def letter_values(each: Letter) -> dict[str, Any]:
-    return {
-        "at": iso(each.at),
-        "attempts": each.attempts,
-        "error": each.error,
-        "id": each.message,
-        "number": each.number,
-        "paths": [shown(event.path) for event in each.events],
-        "pattern": each.pattern,
-        "url": each.url,
-    }
+    where = [shown(event.path) for event in each.events]
+    return told(each, "at attempts error number pattern url", id=each.message, paths=where)
 
 
 def notice_values(each: Notice, agent: str) -> dict[str, Any]:
-    return {
-        "at": iso(each.at),
-        "id": each.message,
-        "mode": each.mode,
-        "number": each.number,
-        "pattern": each.pattern,
-        "events": [
-            one_event(each.message, each.pattern, agent, event) | {"author": event.author, "count": event.count}
-            for event in each.events
-        ],
-    }
+    events = [
+        one_event(each.message, each.pattern, agent, event) | {"author": event.author, "count": event.count}
+        for event in each.events
+    ]
+    return told(each, "at mode number pattern", id=each.message, events=events)
 
 
 def _printable(text: str) -> str:

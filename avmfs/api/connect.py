@@ -14,6 +14,7 @@ from typing import Any
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
+from avmfs import wire
 from avmfs.errors import Busy, Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
@@ -76,8 +77,32 @@ def open_door(
     if url := environ.get("AVM_AT", ""):
         from avmfs.rpc.over_http import HttpDoor
 
-        return HttpDoor(url, agent, environ.get("AVM_API_KEY", ""), operator=operator)
+        return HttpDoor(url, agent, environ.get("AVM_API_KEY", ""), operator=operator, ca=environ.get("AVM_CA", ""))
     asks: dict[str, Any] = {"operator": operator, "key": environ.get("AVM_API_KEY", ""), "route": route}
+    if (served := _served(where, agent, environ, autostart, asks)) is not None:
+        return served
+    # Only now: a command that asks a daemon never imports the store, numpy or YAML.
+    from avmfs_config import load_settings
+
+    from avmfs.rpc.local import LocalDoor
+
+    try:
+        settings = load_settings(where.config_file, environ)
+        return LocalDoor(where.database, settings, agent, embeddings=embeddings, **asks)
+    except Busy:
+        begun = StoreLock(where.database).holder()
+        if begun is None or not begun.get("automatic"):
+            raise
+    # One that was begun meanwhile has the store, and will have a door.
+    return open_door(
+        where, agent, environ=environ, operator=operator, embeddings=embeddings, route=route, autostart=False
+    )
+
+
+def _served(
+    where: Paths, agent: str | None, environ: Mapping[str, str], autostart: bool, asks: dict[str, Any]
+) -> RemoteDoor | None:
+    """The door of the daemon that has the store, or of one that is started for it; None where none does."""
     reason: str | None = None
     deadline = time.monotonic() + SETTLED_S
     while True:
@@ -106,22 +131,7 @@ def open_door(
         import logging  # which a command that asks a daemon can do without
 
         logging.getLogger(__name__).warning("working without a daemon, which could not be started: %s", reason)
-    # Only now: a command that asks a daemon never imports the store, numpy or YAML.
-    from avmfs_config import load_settings
-
-    from avmfs.rpc.local import LocalDoor
-
-    try:
-        settings = load_settings(where.config_file, environ)
-        return LocalDoor(where.database, settings, agent, embeddings=embeddings, **asks)
-    except Busy:
-        begun = StoreLock(where.database).holder()
-        if begun is None or not begun.get("automatic"):
-            raise
-    # One that was begun meanwhile has the store, and will have a door.
-    return open_door(
-        where, agent, environ=environ, operator=operator, embeddings=embeddings, route=route, autostart=False
-    )
+    return None
 
 
 def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> RemoteDoor | None:
@@ -136,10 +146,4 @@ def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[s
 
 def read_all(door: Door, path: str) -> bytes:
     """A whole file or view, piece by piece."""
-    pieces, offset = [], 0
-    while True:
-        piece = door.call("read", path=path, offset=offset)
-        pieces.append(piece["data"])
-        offset += len(piece["data"])
-        if not piece["more"]:
-            return b"".join(pieces)
+    return wire.pieces(lambda offset: door.call("read", path=path, offset=offset))

@@ -19,16 +19,7 @@ from avmfs.text.escapes import escaped, visible
 @click.option("--path", metavar="PATH", help="Only what happened there, or below.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @click.option("--anchor", metavar="SEQ:HASH", help="verify: an anchor that was kept elsewhere.")
-def audit_(
-    ctx: click.Context,
-    memory: Door,
-    action: str,
-    since: str | None,
-    by: str | None,
-    path: str | None,
-    limit: int,
-    anchor: str | None,
-) -> None:
+def audit_(ctx: click.Context, memory: Door, action: str, by: str | None, anchor: str | None, **asked: Any) -> None:
     """Show the audit, newest first: your own acts and what happened to what you may see; all of it with --operator.
 
     "verify" (with --operator) walks the hash chain over the whole log, compares it with the anchors that are kept
@@ -44,7 +35,7 @@ def audit_(
         if not found["ok"]:
             ctx.exit(REFUSED)
     else:
-        acts = memory.call("audit", since=since, agent=by, path=path, limit=limit)
+        acts = memory.call("audit", agent=by, **asked)
         show(acts, "".join(map(_line, acts)) or "(nothing)\n")
 
 

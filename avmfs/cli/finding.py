@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -26,11 +27,9 @@ def _searching(function: Callable[..., None]) -> Callable[..., None]:
     return query(limit(under(null_option(at_option(function)))))
 
 
-def _search(
-    query: tuple[str, ...], limit: int, under: str, mode: str, null: bool, at: str | None, archive: bool = False
-) -> None:
+def _search(query: tuple[str, ...], under: str, null: bool, at: str | None, **asked: Any) -> None:
     with door() as memory:
-        found = memory.call("search", q=words_of(query), limit=limit, under=then(under, at), mode=mode, archive=archive)
+        found = memory.call("search", q=words_of(query), under=then(under, at), **asked)
         if null:
             show_names(found, (hit["path"] for hit in found["hits"]))
         else:
@@ -50,21 +49,19 @@ _include = click.option("--include", type=click.Choice(["archive"]), help="What 
     help="Words and meaning, words alone, meaning alone.",
 )
 @_include
-def search_(
-    query: tuple[str, ...], limit: int, under: str, null: bool, at: str | None, mode: str, include: str | None
-) -> None:
+def search_(include: str | None, **asked: Any) -> None:
     """Paths that match QUERY by words or meaning, best first, each with a line of context.
 
     A word or a quotation after NOT is in none of them.
     """
-    _search(query, limit, under, mode, null, at, archive=include is not None)
+    _search(archive=include is not None, **asked)
 
 
 @subcommand("semantic", "Search by meaning alone.")
 @_searching
-def semantic_(query: tuple[str, ...], limit: int, under: str, null: bool, at: str | None) -> None:
+def semantic_(**asked: Any) -> None:
     """Like search, by meaning alone (needs a running daemon for its model)."""
-    _search(query, limit, under, "semantic", null, at)
+    _search(mode="semantic", **asked)
 
 
 @subcommand("recall", "What is relevant, within a token budget.")
@@ -78,29 +75,11 @@ def semantic_(query: tuple[str, ...], limit: int, under: str, null: bool, at: st
 @_include
 @at_option
 def recall_(
-    memory: Door,
-    query: tuple[str, ...],
-    max_tokens: int | None,
-    min_relevance: float | None,
-    strategy: str,
-    under: str,
-    cite: bool,
-    scores: bool,
-    include: str | None,
-    at: str | None,
+    memory: Door, query: tuple[str, ...], under: str, cite: bool, include: str | None, at: str | None, **asked: Any
 ) -> None:
     """What memory has that is relevant to QUERY, within a token budget."""
-    found = memory.call(
-        "recall",
-        q=words_of(query),
-        max_tokens=max_tokens,
-        min_relevance=min_relevance,
-        strategy=strategy,
-        under=then(under, at),
-        cite="path" if cite else None,
-        scores=scores,
-        archive=include is not None,
-    )
+    how = {"under": then(under, at), "cite": "path" if cite else None, "archive": include is not None}
+    found = memory.call("recall", q=words_of(query), **how, **asked)
     show(found, found["text"])
 
 
@@ -132,31 +111,19 @@ def remember_(
     ctx: click.Context,
     memory: Door,
     text: str | None,
-    title: str | None,
     where: str | None,
     tags: tuple[str, ...],
-    importance: float | None,
-    namespace: str | None,
     created: str | None,
-    on_duplicate: str,
-    ttl: str | None,
-    supersedes: str | None,
-    source: str,
+    **said: Any,
 ) -> None:
     """Store TEXT (or stdin) as a new memory and print its path; on stderr which older note says the same, if any."""
     made = memory.call(
         "remember",
         content=content_of(text, None).decode("utf-8", "surrogateescape"),
-        title=title,
         path=where,
         tags=[tag for given in tags for tag in given.split(",")],
-        importance=importance,
-        namespace=namespace,
         created=None if created is None else nanoseconds(created),
-        on_duplicate=on_duplicate,
-        ttl=ttl,
-        supersedes=supersedes,
-        source=source,
+        **said,
     )
     show(made, f"{escaped(made['path'])}\n")
     if (same := made["duplicate"]) and not ctx.obj.as_json:

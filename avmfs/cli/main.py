@@ -39,6 +39,7 @@ class Globals:
     as_json: bool = False
     no_color: bool = False
     at: str | None = None
+    ca: str | None = None
 
     def merge(self, given: dict[str, Any]) -> None:
         for name, value in given.items():
@@ -185,10 +186,13 @@ class _Lazy(click.Group):
                     formatter.write_dl(rows)
 
 
-_AT: Final = click.Option(["--at"], metavar="URL", help="A daemon's HTTP service, on whatever machine (AVM_AT).")
+_ELSEWHERE: Final = (
+    click.Option(["--at"], metavar="URL", help="A daemon's HTTP service, on whatever machine (AVM_AT)."),
+    click.Option(["--ca"], metavar="FILE", help="Who signed its certificate, in PEM (AVM_CA)."),
+)
 
 
-@click.group(cls=_Lazy, params=[*_OPTIONS, _AT], context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Lazy, params=[*_OPTIONS, *_ELSEWHERE], context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="avmfs", prog_name="avm")
 @click.pass_context
 def avm(ctx: click.Context, /, **given: Any) -> None:

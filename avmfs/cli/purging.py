@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
 import click
+from avmfs_config import load_settings
 
 from avmfs.agents import backups
 from avmfs.cli.main import REFUSED, subcommand
@@ -26,27 +28,17 @@ _AGAIN_S = 0.5
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be forgotten, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--verify", metavar="STRING", help="Look for these bytes in every file of the store; - reads stdin.")
-def purge_(
-    ctx: click.Context,
-    path: str | None,
-    tag: str | None,
-    author: str | None,
-    before: str | None,
-    dry_run: bool,
-    yes: bool,
-    verify: str | None,
-) -> None:
+def purge_(ctx: click.Context, dry_run: bool, yes: bool, verify: str | None, **named: str | None) -> None:
     """Forget PATH with all below it, and what was removed there: contents, versions, the past, snapshots of it, words,
     vectors, notices, kept questions and the names in the log. It cannot be undone. Where nobody can be asked, --yes has
     to say so.
 
     Backups made before stay as they are, and so does mail. The store's file is written anew: others wait meanwhile.
-    --verify, with --operator, says where something still is, and exits with 1.
+    --verify, with --operator, says where something still is, in the log that hosts share too, and exits with 1.
     """
     if verify is not None:
         _verified(ctx, sys.stdin.read().rstrip("\n") if verify == "-" else verify)
         return
-    named = {"path": path, "tag": tag, "author": author, "before": before}
     if not any(named.values()):
         raise click.UsageError("expected PATH, --tag, --author, --before or --verify")
     with door() as memory:
@@ -89,6 +81,12 @@ def _verified(ctx: click.Context, text: str) -> None:
         raise click.UsageError("--verify: expected what to look for")
     with working("looking"):
         found = list(traces.of(locations().database, text))
+        if load_settings(locations().config_file, os.environ).store.log is not None:
+            from avmfs.cli.keeping import log_of_settings
+            from avmfs.store.backup import cluster
+
+            with log_of_settings() as (log, _):
+                found += cluster.traces_of(log, text)
     lines = [f"{escaped(each.file)}: {escaped(each.where)}\n" for each in found]
     told = {"found": [{"file": each.file, "where": each.where} for each in found]}
     show(told, "".join(lines) or "(nowhere)\n", prose=False)

@@ -47,7 +47,8 @@ def door(*, embeddings: bool = False) -> Iterator[Door]:
     where = locations()
     nameless = given.agent is None and given.operator and not os.environ.get("AVM_AGENT")
     agent = who_asks("operator" if nameless else given.agent, os.environ)
-    environ = os.environ if given.at is None else {**os.environ, "AVM_AT": given.at}
+    elsewhere = {"AVM_AT": given.at, "AVM_CA": given.ca}
+    environ = {**os.environ, **{name: value for name, value in elsewhere.items() if value is not None}}
     opened = open_door(where, agent, environ=environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened

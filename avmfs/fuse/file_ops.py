@@ -107,13 +107,13 @@ class FileOps:
         if flags & os.O_APPEND and not write_flags & p.WRITE_CACHE:
             try:
                 with self._once(REQUEST, unique):
-                    handle.file.append(data, handle.id)
+                    handle.append(data)
                     # Inside: who was killed with the append done and not answered is asked for it again.
                     self._session.send(p.WRITE_REPLY.pack(p.WRITE_REPLY.size, 0, unique, length, 0))
             except AvmError as e:
                 return p.OUT_HEADER.pack(p.OUT_HEADER.size, -e.code, unique)
             return b""
-        handle.write_at(offset, data)
+        handle.write_at(offset, data, mapped=bool(write_flags & p.WRITE_CACHE))
         return p.WRITE_REPLY.pack(p.WRITE_REPLY.size, 0, unique, length, 0)
 
     def _flush_now(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
@@ -130,8 +130,9 @@ class FileOps:
                     with self._once(REQUEST, unique):
                         handle.flush()
             except AvmError as e:
+                self._locks.forget(handle.file.node, owner, "range")
                 return p.OUT_HEADER.pack(p.OUT_HEADER.size, -e.code, unique)
-        self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
+        self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks, if it fails too
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
     def _release_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
@@ -215,7 +216,8 @@ class FileOps:
         fh, offset, size, write_flags, _, flags, _ = p.WRITE_IN.unpack_from(request.body)
         handle = self._handles[fh]
         # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
-        append, sync = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE), bool(flags & os.O_DSYNC)
+        mapped, sync = bool(write_flags & p.WRITE_CACHE), bool(flags & os.O_DSYNC)
+        append = bool(flags & os.O_APPEND) and not mapped
         if not self._session.may_block() and (
             append or sync or isinstance(handle, VirtualHandle) or handle.file.near_spill(size)
         ):
@@ -225,7 +227,7 @@ class FileOps:
             self._drop_set_ids(request, handle.file.now().mode)
         data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
         if not isinstance(handle, VirtualHandle):
-            return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
+            return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync, mapped=mapped), 0)
         if not self._handles.written(fh, request.unique):
             try:
                 handle.write(offset, data, append=append, sync=sync)
@@ -240,10 +242,12 @@ class FileOps:
         handle = self._handles[fh]
         if not self._session.may_block() and handle.pending:
             raise Later
-        handle.flush()
-        if isinstance(handle, FileHandle):
-            self._locks.forget(handle.file.node, owner, "range")
-        elif handle.writable:
+        try:
+            handle.flush()
+        finally:
+            if isinstance(handle, FileHandle):
+                self._locks.forget(handle.file.node, owner, "range")
+        if not isinstance(handle, FileHandle) and handle.writable:
             self._handles.went_on(fh, handle)
         return b""
 

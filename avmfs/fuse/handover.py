@@ -21,12 +21,12 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from avmfs import handover as memory_kept
 from avmfs import wire
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, from_wire
 from avmfs.fuse import protocol as p
 from avmfs.handover import HandoverState
 from avmfs.store.client.inflight import COMMIT, REQUEST
@@ -44,9 +44,11 @@ DEVICE, TABLES, LOG, SINK, SEEN = "device", "tables", "log", "sink", "seen"  # n
 _GREETED, _MINOR, _AGREED, _GENERATION, _ORIGIN = 0, 1, 2, 3, 4  # facts
 _FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
 _READABLE, _WRITABLE, _APPENDS = 1 << 8, 1 << 9, 1 << 10
+_REFUSED = 16  # the errno of what was given up begins at this bit
 _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
 _ROW_BITS = 20
-_EDIT = struct.Struct("=BQQ")  # write or truncation, offset or size, time
+_EDIT = struct.Struct("=BQQ")  # what, offset or size or errno, time
+_CUT, _WRITE, _GIVEN_UP = 0, 1, 2  # what; the last voids those before
 _MARK = struct.Struct("=Q")  # offset of a directory's reader, and the name before it
 
 
@@ -117,9 +119,18 @@ class Handover:
 
     def edited(self, node: int, edit: Edit, at: int) -> bool:
         data = edit[2] if edit[0] == "w" else b""
-        return self._log.add(_edits_key(node), _EDIT.pack(edit[0] == "w", edit[1], at), data) > memory_kept.CROWDED
+        what = _WRITE if edit[0] == "w" else _CUT
+        return self._log.add(_edits_key(node), _EDIT.pack(what, edit[1], at), data) > memory_kept.CROWDED
 
     def committed(self, node: int) -> None:
+        self._log.drop(_edits_key(node))
+
+    def gave_up(self, node: int, handles: Iterable[FileHandle], error: AvmError) -> None:
+        # First of all the edits are void: a successor commits none of them, and tells all who can write.
+        self._log.add(_edits_key(node), _EDIT.pack(_GIVEN_UP, error.code, 0))
+        for fh, handle in list(self.handles.items()):
+            if isinstance(handle, FileHandle) and handle in handles:
+                self._rows.set(fh & ((1 << _ROW_BITS) - 1), 0, _state(handle))
         self._log.drop(_edits_key(node))
 
     # Handles -------------------------------------------------------------------------------------------------
@@ -128,10 +139,7 @@ class Handover:
         """Note a handle; the number that the kernel will call it by."""
         if not isinstance(handle, FileHandle):
             return self._note(_VIRTUAL, 0, 0, unique, wire.pack(handover.plain_handle(handle)))
-        state = (
-            _FILE | (handle.readable and _READABLE) | (handle.writable and _WRITABLE) | (handle.appends and _APPENDS)
-        )
-        return self._note(state, handle.file.node, handle.id, unique)
+        return self._note(_state(handle), handle.file.node, handle.id, unique)
 
     def opened_listing(self, node: int, unique: int) -> int:
         return self._note(_LISTING, node, 0, unique)
@@ -178,13 +186,9 @@ class Handover:
         """The reader of a directory has come to ``offset``, right behind the entry ``last``."""
         self._log.add(_handle_key(fh), _MARK.pack(offset), last)
 
-    def last_listed(self, fh: int, offset: int) -> bytes | None:
-        """The entry before ``offset`` in a listing of a predecessor's; None when this is not one, or was not there."""
-        return self._marks.get(fh, {}).get(offset)
-
-    def is_listing(self, fh: int) -> bool:
-        """Return whether a predecessor gave this number to an open directory."""
-        return fh in self._marks
+    def marks(self, fh: int) -> dict[int, bytes] | None:
+        """A predecessor's listing: the entry before each offset that it had come to; None when this is not one."""
+        return self._marks.get(fh)
 
     def listings(self) -> dict[int, int]:
         """The directories that a predecessor had open: their nodes by number."""
@@ -257,30 +261,34 @@ class Handover:
     def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
         if state & 0xFF == _FILE:
             readable, writable, appends = (bool(state & bit) for bit in (_READABLE, _WRITABLE, _APPENDS))
-            self.handles[fh] = self._tree.opened.reopen(words[_NODE], readable, writable, appends, words[_ID])
+            handle = self._tree.opened.reopen(words[_NODE], readable, writable, appends, words[_ID])
+            if state >> _REFUSED:
+                handle.refused = from_wire(state >> _REFUSED, "", None)
+            self.handles[fh] = handle
             return
         records = self._log.values(_handle_key(fh))
         if state & 0xFF == _LISTING:
             self._listings[fh] = words[_NODE]
             self._marks[fh] = {_MARK.unpack_from(record)[0]: record[_MARK.size :] for record in records}
             return
-        handle = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
+        virtual = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
         for record in records[1:]:
             progress, unique, data = wire.unpack(record)
-            handover.set_progress(handle, progress, data)
+            handover.set_progress(virtual, progress, data)
             if data:
                 self._last_write[fh] = unique
-        self.handles[fh] = handle
+        self.handles[fh] = virtual
 
     def _restore_edits(self, node: int) -> None:
         file = self._tree.opened.reopened(node)
+        file.dirtied.update(file.writers)
         for record in self._log.values(_edits_key(node)):
-            write, at, time = _EDIT.unpack_from(record)
-            file.restore(("w", at, record[_EDIT.size :]) if write else ("t", at), time)
+            what, at, time = _EDIT.unpack_from(record)
+            if what == _GIVEN_UP:
+                file.give_up(from_wire(at, "", None))
+                return
+            file.restore(("w", at, record[_EDIT.size :]) if what == _WRITE else ("t", at), time)
         file.unfinished = self._tree.memory.store.left(COMMIT, node)
-        for handle in self.handles.values():
-            if isinstance(handle, FileHandle) and handle.file is file and handle.writable:
-                handle.dirty = True
 
     # Nodes -----------------------------------------------------------------------------------------------------
 
@@ -310,6 +318,12 @@ class Handover:
                 log.error("a virtual node is lost: %s", e)
                 self.node_forgotten(row, words[1])
         return found
+
+
+def _state(handle: FileHandle) -> int:
+    """Column 0 of an open file's row."""
+    how = (handle.readable and _READABLE) | (handle.writable and _WRITABLE) | (handle.appends and _APPENDS)
+    return _FILE | how | (0 if handle.refused is None else handle.refused.code << _REFUSED)
 
 
 def _edits_key(node: int) -> bytes:

@@ -5,7 +5,7 @@ and keeps the kernel's cache fed. What requests mean stands in ``namespace_ops``
 ``lock_ops`` and ``xattr_ops``.
 
 Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it
-of every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
+of every commit (``Submitter.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
 timeouts are 0. Bytes are asked for anew at every open. Virtual nodes are never cached.
 
 Compared with libfuse's high-level interface this knows which inode a request is about: fstat(2) of an unlinked file
@@ -74,7 +74,7 @@ class LinuxMount:
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
-        tree.opened.gave_up = self._session.drop_attributes
+        tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
         self.handles = Handles(continuity)
@@ -85,6 +85,8 @@ class LinuxMount:
         LockOps(self._session, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
+        if tree.fresh is not None:
+            self._session.precede((Op.LOOKUP, Op.OPEN, Op.OPENDIR), tree.fresh)
 
     def serve(self, ready: Callable[[], None], survives: Callable[[], None], *, cached: bool) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, and before it

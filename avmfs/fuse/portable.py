@@ -71,6 +71,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def __init__(self, tree: Tree, config: Mount, locks: LockTable | None, ready: Callable[[], None]) -> None:
         self.tree = tree
+        tree.opened.asker = lambda: int(mfusepy.fuse_get_context()[2])
         self.locks = locks
         self._admitted = admitted(config)
         self._handles: dict[int, tuple[Address, Handle]] = {}
@@ -181,10 +182,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         self.tree.symlink(*self.tree.parent(target), source, _caller())
         return 0
 
-    def rename_fuse_2(self, old: bytes, new: bytes) -> int:
-        return self.rename_fuse_3(old, new, 0)
-
-    def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
+    def rename_fuse_3(self, old: bytes, new: bytes, flags: int = 0) -> int:
         self.tree.rename(*self.tree.parent(old), *self.tree.parent(new), flags)
         return 0
 
@@ -193,24 +191,15 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     # Attributes ----------------------------------------------------------------------------------------
 
-    def chmod_fuse_2(self, path: bytes | None, mode: int) -> int:
-        return self.chmod_fuse_3(path, mode, None)
-
-    def chmod_fuse_3(self, path: bytes | None, mode: int, info: Any) -> int:
+    def chmod_fuse_3(self, path: bytes | None, mode: int, info: Any = None) -> int:
         self.tree.set_attributes(self._found(path, info), self._handle(info), mode=mode & 0o7777)
         return 0
 
-    def chown_fuse_2(self, path: bytes | None, uid: int, gid: int) -> int:
-        return self.chown_fuse_3(path, uid, gid, None)
-
-    def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, info: Any) -> int:
+    def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, info: Any = None) -> int:
         self.tree.set_attributes(self._found(path, info), self._handle(info), uid=_as_id(uid), gid=_as_id(gid))
         return 0
 
-    def truncate_fuse_2(self, path: bytes | None, length: int) -> int:
-        return self.truncate_fuse_3(path, length, None)
-
-    def truncate_fuse_3(self, path: bytes | None, length: int, info: Any) -> int:
+    def truncate_fuse_3(self, path: bytes | None, length: int, info: Any = None) -> int:
         handle = self._handle(info)
         if handle is not None:
             handle.truncate(length)
@@ -218,19 +207,18 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
             self.tree.truncate(self._locate(path), length)
         return 0
 
-    def ftruncate(self, path: bytes | None, length: int, info: Any) -> int:
-        return self.truncate_fuse_3(path, length, info)
-
-    def utimens_fuse_2(self, path: bytes | None, times: Any) -> int:
-        return self.utimens_fuse_3(path, times, None)
-
-    def utimens_fuse_3(self, path: bytes | None, times: Any, info: Any) -> int:
+    def utimens_fuse_3(self, path: bytes | None, times: Any, info: Any = None) -> int:
         now = self.tree.memory.now()
         atime, mtime = (
             (_as_time(times.contents.actime, now), _as_time(times.contents.modtime, now)) if times else (now, now)
         )
         self.tree.set_attributes(self._found(path, info), self._handle(info), atime=atime, mtime=mtime)
         return 0
+
+    # libfuse 2 calls the same without flags or a handle.
+    rename_fuse_2, chmod_fuse_2, chown_fuse_2 = rename_fuse_3, chmod_fuse_3, chown_fuse_3
+    truncate_fuse_2 = ftruncate = truncate_fuse_3
+    utimens_fuse_2 = utimens_fuse_3
 
     # Bytes ---------------------------------------------------------------------------------------------
 
@@ -343,6 +331,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         info.direct_io = handle.direct
 
     def _locate(self, path: bytes) -> Address:
+        if self.tree.fresh is not None:
+            self.tree.fresh()
         """What stands at a path; what a source has comes while names are looked up, as a kernel would one by one."""
         if not self.tree.sources.any or not (parts := paths.split(path)):
             return self.tree.locate(path)

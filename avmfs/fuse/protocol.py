@@ -96,6 +96,7 @@ RELEASE_FLOCK_UNLOCK = 2
 
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid total_extlen padding
 IN_BRIEF = struct.Struct("=4xIQQI")  # of IN_HEADER: opcode unique nodeid uid
+IN_PID = struct.Struct("=32xI")  # of IN_HEADER: the thread that asks
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags
 INIT_OUT = struct.Struct("=IIIIHHIIHHIIH22x")  # ... max_background congestion max_write time_gran max_pages ... flags2
@@ -161,6 +162,11 @@ def plain_unique(unique: int) -> int:
 def inval_attributes(node: int) -> bytes:
     """INVAL_ATTRIBUTES of one node."""
     return INVAL_ATTRIBUTES[:INVAL_NODE_AT] + struct.pack("=Q", node) + INVAL_ATTRIBUTES[INVAL_NODE_AT + 8 :]
+
+
+def inval_pages(node: int) -> bytes:
+    """All that the kernel has of one node, its bytes too. Waits in the kernel for requests that have them locked."""
+    return struct.pack("=IiQQqq", OUT_HEADER.size + 24, NOTIFY_INVAL_INODE, 0, node, 0, 0)
 
 
 def time_of(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:

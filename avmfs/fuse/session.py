@@ -23,7 +23,7 @@ import select
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from avmfs import calls, metrics
 from avmfs.errors import AvmError, Invalid
@@ -38,6 +38,7 @@ MAX_WRITE = 1 << 20
 _BUFFER = MAX_WRITE + 64 * 1024
 _MOST = 512  # threads; what may block beyond that waits for one of them
 _SPARE = 4  # threads that wait for their turn to lead
+_DROP_S = 1.0  # that pages which a request holds are waited for, here; they are dropped all the same
 _ANSWER_MS = 1000  # a writer that takes longer is waited for where another leads
 _WANTED = (
     p.Init.ASYNC_READ
@@ -62,11 +63,12 @@ class Request(calls.Call):
     """One request of the kernel. ``answered`` guards an ``abandonable`` one against a second reply after an interrupt,
     which gives it up."""
 
-    __slots__ = ("abandonable", "answered", "body", "gid", "node", "op", "uid", "unique")
+    __slots__ = ("abandonable", "answered", "body", "gid", "node", "op", "thread", "uid", "unique")
 
-    def __init__(self, op: int, unique: int, node: int, uid: int, gid: int, body: bytes) -> None:
+    def __init__(self, op: int, unique: int, node: int, uid: int, gid: int, body: bytes, thread: int = 0) -> None:
         super().__init__()
         self.op, self.unique, self.node, self.uid, self.gid, self.body = op, unique, node, uid, gid, body
+        self.thread = thread
         self.answered = self.abandonable = False
 
     @property
@@ -145,6 +147,21 @@ class Session:
     def answers(self, quick: Mapping[int, Quick]) -> None:
         """Add by opcode what answers from memory, in the leading thread, before the handlers are asked."""
         self._quick.update(quick)
+
+    def precede(self, ops: Collection[int], first: Callable[[], None]) -> None:
+        """What has been added for these waits for ``first`` before it looks at anything."""
+
+        def behind(handler: Handler) -> Handler:
+            def handle(request: Request) -> bytes:
+                first()
+                return handler(request)
+
+            return handle
+
+        for op in ops:
+            self._quick.pop(op, None)
+            self._handlers[op] = behind(self._handlers[op])
+        self._blocking.update(ops)
 
     def serve(self, ready: Callable[[], None], minor: int = 0, agreed: int = 0) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on
@@ -297,8 +314,8 @@ class Session:
 
     def _one(self, op: int, view: memoryview, size: int) -> Request | None:
         """Answer a request, or return it when it may block."""
-        _, _, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(view)
-        request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
+        _, _, unique, node, uid, gid, thread, _, _ = p.IN_HEADER.unpack_from(view)
+        request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]), thread)
         if op == Op.INIT:
             self._greet(request)
             self._ready()
@@ -388,6 +405,23 @@ class Session:
     def drop_attributes(self, node: int) -> None:
         """What the kernel has cached of a node's attributes is asked anew. Takes no lock in the kernel."""
         self.notify(p.inval_attributes(node))
+
+    def drop_pages(self, node: int) -> None:
+        """So are its bytes. The kernel waits for requests under way that have pages of it locked, which other threads
+        answer meanwhile, and for the truncation that this thread may be at, which is why nobody waits for all of it."""
+        self.aside()
+        dropping = threading.Thread(target=self.notify, args=(p.inval_pages(node),), name="drop", daemon=True)
+        dropping.start()
+        dropping.join(_DROP_S)
+
+    def asker(self) -> int:
+        """The thread whose request this one works for, as the kernel numbers it; 0 for none that it knows."""
+        request = getattr(calls.working, "call", None)
+        if isinstance(request, Request):
+            return request.thread
+        leads = self._leader == threading.get_ident()
+        asker: int = p.IN_PID.unpack_from(self._buffer)[0] if leads else 0
+        return asker
 
     @property
     def descriptor(self) -> int:

@@ -74,8 +74,9 @@ def address(page: str, **query: object) -> str:
     return page + ("?" + "&".join(given) if given else "")
 
 
-def link(label: object, page: str, **query: object) -> Html:
-    return el("a", label, href=address(page, **query))
+def link(label: object, page: str, *, current: bool = False, **query: object) -> Html:
+    """``current``: to what is shown."""
+    return el("a", label, href=address(page, **query), aria_current="page" if current else None)
 
 
 def field(kind: str, key: str, label: str, value: object = "", **attributes: object) -> Html:

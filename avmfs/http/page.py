@@ -220,9 +220,21 @@ async def _tell(ask: pages.Ask, form: Form) -> str:
     return "/inbox"
 
 
+async def _let_out(ask: pages.Ask, form: Form) -> str:
+    found = await ask("let_out", path=form.get("path", ""))
+    return address("/note", path=found["path"])
+
+
+async def _reject(ask: pages.Ask, form: Form) -> str:
+    await ask("reject", path=form.get("path", ""))
+    return "/trash"
+
+
 _ACTIONS: Final[dict[str, Callable[[pages.Ask, Form], Awaitable[str]]]] = {
     "write": _write,
     "restore": _restore,
     "put-back": _put_back,
+    "let-out": _let_out,
+    "reject": _reject,
     "tell": _tell,
 }

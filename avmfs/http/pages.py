@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,9 +23,10 @@ from avmfs.text.escapes import visible_lines
 from avmfs.views import picture
 
 SHOWN: Final = 256 * 1024  # bytes of a file
-ROWS: Final = 200
+ROWS: Final = 100
 _AGO: Final = (("1h", "an hour ago"), ("24h", "a day ago"), ("168h", "a week ago"))
 _HOURS: Final = 30 * 24  # that the slider reaches back
+_HIT: Final = re.compile(r"(\d+\. \[\d\.\d\d] )(@\w+)( .*)")  # of :why (docs/FORMATS.md)
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -104,7 +106,7 @@ async def note(visit: Visit) -> tuple[str, Html]:
     path, tab = visit.get("path"), visit.get("tab", "text")
     body = {"history": _history, "diff": _diff, "blame": _blame}.get(tab, _content)
     tabs = [
-        el("li", link(each, "/note", path=path, tab=each, at=visit.get("at")))
+        el("li", link(each, "/note", path=path, tab=each, at=visit.get("at"), current=each == tab))
         for each in ("text", "history", "diff", "blame")
     ]
     return _last(path), many(
@@ -203,24 +205,26 @@ async def recall(visit: Visit) -> tuple[str, Html]:
     asking = _asking("/recall", "Ask", q, field("number", "tokens", "tokens", budget, min=1, max=100_000))
     if not q:
         return "Recall", asking
-    told = await visit.ask("recall", q=q, max_tokens=budget, scores=True)
-    hits = (await visit.ask("search", q=q, limit=20))["hits"]
-    why = await _text(visit, f"/:why?q={quote(q, safe='', errors='surrogateescape')}")
+    told = await visit.ask("recall", q=q, max_tokens=budget, scores=True, preview=True)
+    why = await _text(visit, f"/:why?q={quote(q, safe='', errors='surrogateescape')}&limit=20")
     who = await visit.ask("who", q=q)
-    rows: list[list[object]] = [
-        [_file(each["path"], visit), each["handle"], f"{each['relevance']:.2f}", visible_lines(each["summary"])]
-        for each in hits
-    ]
     return f"Recall: {q}", many(
         asking,
         el("h2", f"What an agent gets: {told['tokens']} of {budget} tokens"),
         el("pre", visible_lines(told["text"] or "(nothing relevant)\n"), tabindex=0),
-        table(("file", "handle", "relevance", "text"), rows, "Hits"),
         el("h2", "Why this, and why not that"),
-        el("pre", visible_lines(why), tabindex=0),
+        el("pre", *(_hit(line, visit) for line in visible_lines(why).splitlines()), tabindex=0),
         el("h2", "Who knows"),
         el("pre", visible_lines(who["text"] or "(nobody)\n")),
     )
+
+
+def _hit(line: str, visit: Visit) -> Html:
+    """A line of :why; the file that one names by its handle is a link."""
+    if found := _HIT.fullmatch(line):
+        before, handle, where = found.groups()
+        return many(before, link(many(handle, where), "/note", path=f"/{handle}", at=visit.get("at")), "\n")
+    return text(line + "\n")
 
 
 @shown("/inbox", "Inbox")
@@ -258,7 +262,7 @@ async def agents(visit: Visit) -> tuple[str, Html]:
     rows: list[list[object]] = [
         [
             name(each["name"]),
-            ", ".join(f"{route or 'here'} since {_time(since)}" for route, since in each["here"].items()),
+            many(*(many(route or "here", " since ", _time(since), " ") for route, since in each["here"].items())),
             many(*(many(_file(claim["path"], visit), " ") for claim in each["claims"])),
             "" if each["used"] is None else f"{each['used']['nodes']} files, {each['used']['bytes']} bytes",
             ", ".join(each["groups"] + each["capabilities"]),
@@ -277,7 +281,8 @@ async def links(visit: Visit) -> tuple[str, Html]:
     ]
     drawn = None
     if rows and picture.available():
-        drawn = el("p", el("img", src=address("/graph.svg", path=path), alt="The links below, drawn"))
+        picture_ = el("img", src=address("/graph.svg", path=path), alt="The links below, drawn")
+        drawn = el("div", picture_, class_="wide", tabindex=0, role="region", aria_label="Picture of the links")
     return "Links", many(
         el("form", field("text", "path", "below", path), el("button", "Show")),
         drawn,
@@ -293,20 +298,31 @@ async def trash(visit: Visit) -> tuple[str, Html]:
     for each in (await visit.ask("trash", limit=ROWS))["files"]:
         back = _form("put-back", el("button", "Bring back"), path=each["path"]) if visit.write else ""
         rows.append([_file(each["path"], visit), name(each["was"]), _time(each["at"]), name(each["agent"]), back])
-    return "Trash", table(("file", "was", "removed", "by", "do"), rows, "Removed")
+    held: list[list[object]] = []
+    for each in (await visit.ask("quarantine", limit=ROWS))["held"]:
+        buttons = many(
+            _form("let-out", el("button", "Let it be found"), path=each["path"]),
+            _form("reject", el("button", "Remove"), path=each["path"]),
+        )
+        told = [_file(each["path"], visit), ", ".join(each["sources"]), name(each["author"]), _time(each["updated"])]
+        held.append([*told, buttons if visit.write else ""])
+    return "Trash", many(
+        table(("file", "was", "removed", "by", "do"), rows, "Removed"),
+        table(("file", "came from", "author", "changed", "do"), held, "In quarantine, found by nobody"),
+    )
 
 
 @shown("/upkeep", "Upkeep")
 async def upkeep(visit: Visit) -> tuple[str, Html]:
     index = await visit.ask("index_status")
     letters = await visit.ask("dead_letters")
-    told = {key: value for key, value in index.items() if key != "waiting"}
+    told = {key: value for key, value in index.items() if key != "waiting" and value is not None}
     log = await visit.ask("audit", limit=50)
     rows: list[list[object]] = [
         [_time(each["at"]), name(each["agent"]), each["route"], each["op"], name(each["path"] or "")] for each in log
     ]
-    verified = None
-    if visit.operator:
+    verified = el("p", link("Verify the log's chain", "/upkeep", verify=1)) if visit.operator else None
+    if visit.operator and visit.get("verify"):  # it reads all of it
         chain = await visit.ask("audit_verify")
         good = f"The log's chain holds: {chain['rows']} rows."
         verified = el("p", good if chain["ok"] else f"The log's chain is broken: {chain['reason']}")
@@ -346,11 +362,11 @@ def _last(path: str) -> str:
 def _to(entry: dict[str, Any], visit: Visit) -> Html:
     if entry["kind"] == "directory":
         return link(many(name(_last(entry["path"])), "/"), "/tree", path=entry["path"], at=visit.get("at"))
-    return link(name(_last(entry["path"])), "/note", path=entry["path"], at=visit.get("at"))
+    return el("span", link(name(_last(entry["path"])), "/note", path=entry["path"], at=visit.get("at")), class_="file")
 
 
 def _file(path: str, visit: Visit) -> Html:
-    return link(name(path), "/note", path=path, at=visit.get("at"))
+    return el("span", link(name(path), "/note", path=path, at=visit.get("at")), class_="file")
 
 
 def _crumbs(path: str, visit: Visit) -> Html:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from avmfs.mcp.handing_over import Below
+from avmfs.mcp.overview import Below
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
 

@@ -22,6 +22,7 @@ from avmfs.api.connect import open_door
 from avmfs.errors import Busy
 from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.rpc.tracing import traced
 from avmfs.store.files.store_lock import StoreLock
 
 _READS = "bundle digest entries history links listing locate nonce read recall recent search unread urgent watch"
@@ -70,7 +71,7 @@ class Session:
     def _ask(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
         door = self._opened()
         try:
-            result = door.call(method, **arguments)
+            result = traced(door, self._environ.get("AVM_AT") or str(self._where.database)).call(method, **arguments)
         except Busy:
             if isinstance(door, RemoteDoor):  # also after a time limit: the answer to come would pass for the next one
                 self._drop(door)

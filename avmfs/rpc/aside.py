@@ -1,15 +1,17 @@
-"""Methods of the door about the trash and the archive. Called through the registry."""
+"""Methods of the door about what is out of the way: the trash, the archive, quarantine. Called through the registry."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from avmfs import paths
-from avmfs.agents import mail
+from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
+from avmfs.rpc import files
 from avmfs.rpc.methods import Limit, method
 from avmfs.signatures import Range
+from avmfs.views import quarantine as views
 
 LOOKED_AT = 100_000  # removals among which one of that name is looked for
 DAYS_MOST = 36_500
@@ -22,13 +24,7 @@ def trash(memory: Memory, limit: Limit = 100) -> dict[str, Any]:
     """{"files": [{"path", "was", "at", "agent", "size"}]}: what is in the trash, the newest removal first."""
     with memory.reading() as reader:
         files = [
-            {
-                "path": paths.text(reader.path(each.node.id)),
-                "was": paths.text(each.path),
-                "at": mail.iso(each.at),
-                "agent": each.agent,
-                "size": each.node.size,
-            }
+            told(each, "at agent", path=reader.path(each.node.id), was=each.path, size=each.node.size)
             for each in reader.removed(limit)
         ]
     return {"files": files}
@@ -77,3 +73,32 @@ def empty_trash(
         done = memory.submit("empty_trash", before=before, limit=AT_ONCE, **below)
         total, more = total + done["removed"], done["more"]
     return {"removed": total}
+
+
+@method
+def quarantine(memory: Memory, limit: int = 100) -> dict[str, Any]:
+    """Files that are found by nobody until they are let out, those changed last first. {"held": [{"path", "handle",
+    "sources", "author", "route", "updated"}], "more": how many were left out}."""
+    if not 1 <= limit <= 1000:
+        raise Invalid(f"limit {limit}: expected 1 to 1000")
+    found, in_all = views.quarantined(memory, limit)
+    held = [told(each, "path handle sources updated", author=each.by, route=each.route or None) for each in found]
+    return {"held": held, "more": in_all - len(held)}
+
+
+@method
+def let_out(memory: Memory, path: str) -> dict[str, Any]:
+    """Let a file out of quarantine: it is found again, and marked. {"path"}. Raises Invalid where it is not there."""
+    return {"path": views.let_out(memory, path)}
+
+
+@method
+def reject(memory: Memory, path: str) -> dict[str, Any]:
+    """Remove a file that is in quarantine, into the trash. {"path"}. Raises Invalid where it is not there."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        if node.scope not in reader.visible.held:
+            raise Invalid("not in quarantine", path)
+        where = paths.text(reader.path(node.id))
+    files.remove(memory, where)
+    return {"path": where}

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from avmfs import paths
-from avmfs.agents import anchors, auditing, mail
+from avmfs.agents import anchors, auditing
+from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.methods import Page, method
@@ -77,15 +78,12 @@ def nonce(memory: Memory, about: str) -> dict[str, Any]:
 
 
 def _act(act: Act, operator: bool) -> dict[str, Any]:
-    plain = {
-        "at": mail.iso(act.at),
-        "agent": act.agent,
-        "operator": act.elevated,
-        "route": act.route or None,
-        "op": act.op,
-        "path": paths.text(act.path) or None,
-        "was": None if act.other is None else paths.text(act.other),
-        "version": act.version,
-        "about": None if act.about is None else json.loads(act.about),
-    }
-    return {**plain, "seq": act.seq} if operator else plain
+    return told(
+        act,
+        "at agent op version seq" if operator else "at agent op version",
+        operator=act.elevated,
+        route=act.route or None,
+        path=act.path or None,
+        was=act.other,
+        about=None if act.about is None else json.loads(act.about),
+    )

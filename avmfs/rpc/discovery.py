@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from avmfs import paths
-from avmfs.agents import librarian
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.rpc.methods import Limit, method
 from avmfs.views import Context
-from avmfs.views.topics import file_lines, files_about, first_line, found_topics, overview
-from avmfs.views.who import Known, Via, set_privacy, who_knows
+from avmfs.views.overview import file_lines, files_about, first_line, found_topics, overview
+from avmfs.views.who import Via, set_privacy, who_knows
 from avmfs.views.who import ask as put
 
 
@@ -21,7 +20,7 @@ def who(memory: Memory, q: str, limit: Limit = 10, via: str = "librarian") -> di
     if via not in ("librarian", "gossip"):
         raise Invalid(f"via {via!r}: expected librarian or gossip")
     found = who_knows(memory, q, limit=limit, via=cast(Via, via))
-    return {"text": found.text, "knows": _knows(found), "degraded": found.degraded}
+    return {"text": found.text, "knows": found.plain, "degraded": found.degraded}
 
 
 @method
@@ -34,7 +33,7 @@ def ask(
         "text": found.text,
         "recalled": found.recalled,
         "tokens": found.tokens,
-        "knows": _knows(found.known),
+        "knows": found.known.plain,
         "degraded": found.degraded,
         "asked": None if found.sent is None else {"recipient": found.recipient, "id": found.sent},
     }
@@ -66,7 +65,3 @@ def topics(memory: Memory, path: str = "/", name: str | None = None, limit: Limi
     found = found_topics(context, limit)
     counts = [{"topic": topic, "files": count} for topic, count in found]
     return {"text": overview(context, found, limit), "topics": counts, "files": []}
-
-
-def _knows(found: Known) -> list[dict[str, Any]]:
-    return [librarian.plain(line) for line in found.lines]

@@ -1,7 +1,8 @@
-"""Methods of the door about what is known of files: listings, links, versions, changes, and waiting for the next one.
+"""Methods of the door about what is known of files: listings, tags, links, versions, changes and waiting for the next
+one, the state of the index.
 
-Owns the plain values that these become; the views of the same things own their texts. Registered with ``methods``,
-which loads this module. Nothing here decides who may see what: the store's reader does.
+Owns the plain values that these become; the views of the same things own their texts. Called through the registry.
+Nothing here decides who may see what: the store's reader does.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from datetime import datetime
 from typing import Any
 
 from avmfs import paths
 from avmfs.agents import mail, waiting
 from avmfs.agents.changes import Touched
+from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound, NotSupported
 from avmfs.memory import Memory, check_tag
-from avmfs.node import Entry
+from avmfs.node import Entry, Version
 from avmfs.rpc.methods import Page, method
+from avmfs.store.commands.documents import check_tags
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.events import matches, place_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
+from avmfs.views.documents import DEFAULT_LINK, LINK_TYPE
 from avmfs.views.listing import changed, parse_since
 from avmfs.views.shape import heading
 
@@ -94,14 +99,7 @@ def history(
     return {
         "path": where,
         "versions": [
-            {
-                "version": each.number,
-                "at": mail.iso(each.at),
-                "type": each.type,
-                "author": each.author,
-                "route": each.route or None,
-                "size": each.size,
-            }
+            told(each, "at type author size", version=each.number, route=each.route or None)
             for each in versions[:limit]
         ],
         "total": len(versions),
@@ -208,3 +206,106 @@ def _change(reader: Reader, touched: Touched) -> dict[str, Any]:
         "at": mail.iso(touched.last.at),
         "author": touched.last.agent,
     }
+
+
+PIECE = 8 * 1024 * 1024
+
+
+@method
+def tag(
+    memory: Memory, path: str, add: list[str] | None = None, remove: list[str] | None = None, clear: bool = False
+) -> dict[str, Any]:
+    """Change the tags of a file, or ask for them: ``clear`` takes all away before ``add``. {"path", "tags"}."""
+    check_tags(max(len(add or ()), len(remove or ())))
+    wanted, unwanted = (sorted({check_tag(each) for each in given or ()}) for given in (add, remove))
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        reader.document(node)
+    if wanted or unwanted or clear:
+        memory.submit("set_tags", node=node.id, add=wanted, remove=unwanted, replace=clear)
+    with memory.reading() as reader:
+        node = reader.node(node.id)
+        return {"path": paths.text(reader.path(node.id)), "tags": reader.tags(reader.document(node).id)}
+
+
+@method
+def tags(memory: Memory, path: str = "/") -> dict[str, Any]:
+    """How many files below a directory have each tag. {"tags": {name: count}}, the most frequent first."""
+    with memory.reading() as reader:
+        node = memory.directory(reader, path)
+        return {"tags": dict(reader.tag_counts(node.id))}
+
+
+@method
+def link(memory: Memory, path: str, target: str, type: str | None = None, remove: bool = False) -> dict[str, Any]:
+    """Link a file to another, or take the link away (of every type when none is named). {"path", "target", "type"}."""
+    if type is not None and not LINK_TYPE.fullmatch(type):
+        raise Invalid(f"link type {type!r}: expected a word of letters, digits, '.', '_' or '-'")
+    with memory.reading() as reader:
+        node, other = memory.resolve(reader, path), memory.resolve(reader, target)
+        names = {"path": paths.text(reader.path(node.id)), "target": paths.text(reader.path(other.id))}
+    if remove:
+        memory.submit("remove_link", node=node.id, target=other.id, type=type)
+        return {**names, "type": type}
+    memory.submit("add_link", node=node.id, target=other.id, type=type or DEFAULT_LINK)
+    return {**names, "type": type or DEFAULT_LINK}
+
+
+@method
+def version(
+    memory: Memory, path: str, number: int | None = None, at: str | None = None, offset: int = 0
+) -> dict[str, Any]:
+    """A file as it was: version ``number``, or the one that stood at the ISO 8601 time ``at``. {"path", "version",
+    "at", "author", "size", "data", "more", "untrusted"}: bytes from ``offset``, at most 8 MiB. Raises NotFound for a
+    version that is not kept, or a time before the first."""
+    if (number is None) == (at is None):
+        raise Invalid("name a version, or a time: one of the two")
+    if not 0 <= offset <= LARGEST:
+        raise Invalid(f"offset {offset}: expected 0 or more")
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        versions = reader.versions(reader.document(node).id)
+        found = _standing(memory, versions, number, at)
+        if found is None:
+            raise NotFound("no such version is kept", path)
+        data = reader.version_bytes(found.document, found.number)
+        return {
+            "path": paths.text(reader.path(node.id)),
+            **told(found, "at author size", version=found.number),
+            "data": data[offset : offset + PIECE],
+            "more": len(data) > offset + PIECE,
+            "untrusted": reader.visible.untrusted(node.scope),
+        }
+
+
+@method
+def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
+    """How far the index is. {"files", "waiting": {"words", "vectors"}, "model", "dimension", "state", "reason"}: the
+    counts are of what the asker may see below ``path``; ``state`` is of the model, null without a daemon."""
+    with memory.reading() as reader:
+        node = memory.directory(reader, path).id
+        past = None if memory.then is None else reader.counts(node)
+    counts = past or memory.store.cached_counts(memory.who, node)
+    host = memory.around.host
+    known = host("status", {})["embedding"] if host is not None else {}
+    stored = memory.store.vector_model()
+    return {
+        "files": counts.files,
+        "waiting": {"words": counts.waiting_lexical, "vectors": counts.waiting_semantic},
+        "model": known.get("model") or (stored.model if stored is not None else None),
+        "dimension": known.get("dimension") or (stored.dimension if stored is not None else None),
+        "state": known.get("state"),
+        "reason": known.get("reason"),
+    }
+
+
+def _standing(memory: Memory, versions: list[Version], number: int | None, at: str | None) -> Version | None:
+    if number is not None:
+        return next((each for each in versions if each.number == number), None)
+    assert at is not None
+    try:
+        when = datetime.fromisoformat(at)
+        moment = int((when if when.tzinfo else when.replace(tzinfo=memory.zone)).timestamp() * 1_000_000) * 1000
+    except (ValueError, OverflowError):
+        raise Invalid(f"time {at[:80]!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+    return next((each for each in versions if each.at // 1000 <= moment // 1000), None)  # times are told in us

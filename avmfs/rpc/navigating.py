@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from avmfs import paths
 from avmfs.agents import graph as links
 from avmfs.agents import mail
+from avmfs.agents.told import told
 from avmfs.errors import AvmError, Invalid, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind
@@ -20,11 +21,11 @@ from avmfs.rpc import files, finding
 from avmfs.rpc.methods import Limit, Page, method
 from avmfs.signatures import Range
 from avmfs.text.escapes import escaped
-from avmfs.views import digest as views
 from avmfs.views import graph as drawing
+from avmfs.views import overview as views
 from avmfs.views import registry
 from avmfs.views.bundle import LEAST, bundled
-from avmfs.views.timeline import Note, noted
+from avmfs.views.overview import Note, noted
 
 FETCHED = 50  # targets of one fetch
 Size = Annotated[int, Range(1, 1024 * 1024)]  # of each, in bytes
@@ -223,22 +224,8 @@ def _rendered(memory: Memory, path: str, name: str, query: dict[str, str]) -> tu
 
 
 def _note(note: Note) -> dict[str, Any]:
-    return {
-        "path": paths.text(note.path),
-        "handle": f"@{note.handle}",
-        "author": note.author,
-        "at": mail.iso(note.at),
-        "line": note.line,
-    }
+    return told(note, "path handle author at line")
 
 
 def _steps(steps: Iterable[links.Step]) -> list[dict[str, Any]]:
-    return [
-        {
-            "path": paths.text(each.path),
-            "type": each.type,
-            "direction": "out" if each.outgoing else "in",
-            "via": paths.text(each.via),
-        }
-        for each in steps
-    ]
+    return [told(each, "path type via", direction="out" if each.outgoing else "in") for each in steps]

@@ -29,7 +29,8 @@ class HttpDoor:
     """See rpc.client.Door. ``agent`` None or "": whoever's the token is. Raises Invalid for what is no address of a
     service, or would show the token to the network; Denied for a token that is not good or is another's."""
 
-    def __init__(self, url: str, agent: str | None, token: str, *, operator: bool = False) -> None:
+    def __init__(self, url: str, agent: str | None, token: str, *, operator: bool = False, ca: str = "") -> None:
+        """``ca``: a PEM file; what it has signed is trusted, and nothing else. Without: what this machine trusts."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
             raise Invalid(f"{url!r} is no address of a service: https://HOST:PORT")
@@ -40,7 +41,7 @@ class HttpDoor:
         self.urgent, self._token, self._mutex = "", token, threading.Lock()
         where = parts.hostname, parts.port
         self._connection = (
-            http.client.HTTPSConnection(*where, timeout=TIMEOUT_S, context=ssl.create_default_context())
+            http.client.HTTPSConnection(*where, timeout=TIMEOUT_S, context=_trusting(ca))
             if parts.scheme == "https"
             else http.client.HTTPConnection(*where, timeout=TIMEOUT_S)
         )
@@ -84,6 +85,11 @@ class HttpDoor:
                 self._connection.request(verb, path, body or None, headers)
                 got = self._connection.getresponse()
                 kind, data = got.headers.get_content_type(), got.read(wire.LIMIT + 1)
+            except ssl.SSLCertVerificationError as e:  # before anything of a request was sent
+                self._connection.close()
+                raise Denied(
+                    f"its certificate is not trusted: {e.verify_message} (--ca or AVM_CA: who signed it)"
+                ) from None
             except (OSError, http.client.HTTPException) as e:
                 self._connection.close()
                 raise Busy(f"the service does not answer; whether it was done is not known ({e})") from e
@@ -108,3 +114,10 @@ class HttpDoor:
         except OSError:
             pass
         self._connection.close()  # it was closed there, or has sent what nobody asked for
+
+
+def _trusting(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except OSError as e:  # an SSLError is one
+        raise Invalid(f"no certificates in PEM: {e.strerror or e}", ca) from None

@@ -1,8 +1,8 @@
-"""Methods of the door about who may do what: agents, permissions, API keys. Called through the registry.
+"""Methods of the door about who may do what, and who works on what: agents, permissions, API keys, claims, the sign-in
+at the HTTP service. Called through the registry.
 
 The secret of a key is made here and goes to whoever asked for it; the store gets its hash. What an agent takes up is
-told to itself and to the operator.
-"""
+told to itself and to the operator. Of a sign-in the service learns from the supervisor, and keeps a one-time code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from typing import Any
 from avmfs import paths
 from avmfs.access import ANYBODY, CAPABILITIES, Access
 from avmfs.agents import mail
-from avmfs.errors import Invalid, NameTooLong
+from avmfs.agents.told import told
+from avmfs.errors import NAMELESS, Busy, Denied, Invalid, NameTooLong, NotDirectory, NotSupported, StoreFailed
 from avmfs.memory import PATH_MAX, Memory
+from avmfs.node import Kind
 from avmfs.rpc.methods import method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import api_keys
 from avmfs.store.rows.api_keys import KeyRow
+from avmfs.views import claims as claiming
 from avmfs.views.who import present, working
 
 _NEEDS = dict.fromkeys(("read", "search", "list"), Access.READ) | dict.fromkeys(("write", "delete"), Access.WRITE)
@@ -136,18 +139,7 @@ def _key(row: KeyRow, now: int) -> dict[str, Any]:
     state = "revoked" if row.revoked is not None else "valid"
     if state == "valid" and row.expires is not None and row.expires <= now:
         state = "expired"
-    return {
-        "id": row.id,
-        "agent": row.agent,
-        "label": row.label,
-        "paths": [*row.paths],
-        "actions": [*row.actions],
-        "made": mail.iso(row.made),
-        "maker": row.maker,
-        "expires": mail.iso(row.expires),
-        "revoked": mail.iso(row.revoked),
-        "state": state,
-    }
+    return told(row, "id agent label paths actions made maker expires revoked", state=state)
 
 
 def _checked(name: str) -> str:
@@ -168,3 +160,69 @@ def _spelled(agent: str, path: str) -> bytes:
         if raw == alias or raw.startswith(alias + b"/"):
             return place + raw[len(alias) :]
     return raw
+
+
+MOST = 10_000
+
+
+@method
+def claim(memory: Memory, path: str, lease: str = claiming.LEASE) -> dict[str, Any]:
+    """Claim a file, or renew the claim. {"path", "until"}. Raises Busy where another agent has claimed it."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path).id
+    return _made(claiming.claim(memory, node, lease))
+
+
+@method
+def claim_next(memory: Memory, path: str, lease: str = claiming.LEASE) -> dict[str, Any]:
+    """Claim the oldest file of a directory that nobody has claimed. {"path", "until"}; None where there is none."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+    if node.kind is not Kind.DIRECTORY:
+        raise NotDirectory(path=path)
+    made = claiming.claim_next(memory, node.id, lease)
+    return {"path": None, "until": None} if made is None else _made(made)
+
+
+@method
+def release(memory: Memory, path: str) -> dict[str, Any]:
+    """Give up a claim. {"path", "released": whether there was one}."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path).id
+        where = paths.text(reader.path(node))
+    return {"path": where, **memory.submit("release", node=node)}
+
+
+@method
+def claims(memory: Memory) -> dict[str, Any]:
+    """{"claims": [{"path", "agent", "since", "until"}]}, those that are over last first."""
+    with memory.reading() as reader:
+        held = reader.claims.held(MOST)
+        return {"claims": [told(each, "agent since until", path=reader.path(each.node)) for each in held]}
+
+
+def _made(made: dict[str, Any]) -> dict[str, Any]:
+    return {"path": paths.text(made["path"]), "until": mail.iso(made["until"])}
+
+
+@method
+def sign_in(memory: Memory, start: bool = False) -> dict[str, Any]:
+    """A one-time code for the daemon's HTTP service: {"url", "code", "agent", "operator"}. Good once, within a minute,
+    for a session as the asker. ``start``: where the configuration has the service off, begin it (operator only).
+    Raises NotSupported where it is off, Busy while it starts."""
+    if memory.who.key is not None:
+        raise Denied("an API key is shown to the HTTP service itself: Authorization: Bearer KEY")
+    if memory.who.nameless:
+        raise Denied(NAMELESS)
+    if start:
+        memory.who.require_operator("only an operator starts the HTTP service")
+    host = memory.around.host
+    asked = {"agent": memory.who.name, "operator": memory.who.operator, "start": start}
+    found = host("sign_in", asked) if host is not None else {}
+    if found.get("state") == "ready":
+        return {"url": found["url"], "code": found["code"], "agent": asked["agent"], "operator": asked["operator"]}
+    if found.get("state") in (None, "off"):
+        raise NotSupported("no HTTP service: http.listen in config.yaml, or avm --operator open")
+    if found["problem"]:
+        raise StoreFailed(f"the HTTP service does not start: {found['problem']}")
+    raise Busy("the HTTP service is starting")

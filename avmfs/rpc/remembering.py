@@ -1,4 +1,5 @@
-"""The method of the door that stores a memory, and looks whether the agent has it already. Called through the registry.
+"""The methods of the door that store memories: one, which looks whether the agent has it already, or several at once.
+Called through the registry.
 
 The older note is looked for among what the asker may find, by its words: nothing tells of notes that it cannot see.
 """
@@ -19,6 +20,7 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.views.shape import parts
 
+REMEMBERED: Final = 200  # new memories in one transaction: others wait meanwhile
 ON_DUPLICATE: Final = ("keep", "update", "refuse")
 _ASKED: Final = 400  # characters of a note by which others are looked for
 _RIVALS: Final = 8  # that are compared
@@ -76,6 +78,41 @@ def remember(
             memory.submit("remember", **{**made, **older})
             return {"path": found.path, "done": "updated", "duplicate": told}
     return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", "duplicate": told}
+
+
+@method
+def remember_many(memory: Memory, items: list[Any]) -> dict[str, Any]:
+    """Several new memories, all or none: each a mapping with what ``remember`` takes. {"paths"} in their order."""
+    if len(items) > REMEMBERED:
+        raise Invalid(f"{len(items)} memories: at most {REMEMBERED} at a time")
+    made = [_new_memory(memory, index, item) for index, item in enumerate(items)]
+    if not made:
+        return {"paths": []}
+    memory.enroll()
+    return {"paths": [paths.text(each["path"]) for each in memory.submit("remember_many", items=made)]}
+
+
+_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(
+    ("content", "title", "path", "namespace", "ttl", "supersedes", "source"), (str,)
+)
+_FIELDS |= {"tags": (list, tuple), "importance": (int, float), "created": (int,)}
+
+
+def _new_memory(memory: Memory, index: int, item: Any) -> dict[str, Any]:
+    where = f"memory {index}"
+    if not isinstance(item, dict) or not isinstance(item.get("content"), str):
+        raise Invalid(f"{where}: expected a mapping with a content")
+    for name, value in item.items():
+        if name not in _FIELDS:
+            raise Invalid(f"{where}: unknown key {name!r} (it may have: {', '.join(_FIELDS)})")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, _FIELDS[name])):
+            raise Invalid(f"{where}: {name}: wrong type {type(value).__name__}")
+    if not all(isinstance(each, str) for each in item.get("tags") or ()):
+        raise Invalid(f"{where}: tags: expected a list of text")
+    try:
+        return memory.new_memory(**{**item, "tags": item.get("tags") or ()})
+    except Invalid as e:
+        raise Invalid(f"{where}: {e.reason}") from None
 
 
 def _duplicate(memory: Memory, content: str, gone: int | None) -> Duplicate | None:

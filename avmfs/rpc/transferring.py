@@ -1,14 +1,15 @@
 """Methods of the door for whoever takes memory out or brings it in: all that is known of each node, page by page, many
-nodes at once, and the log as the history of names. Called through the registry."""
+nodes at once, notes of an index of code, and the log as the history of names. Called through the registry."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from avmfs import calls, paths
-from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.errors import AvmError, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound, Stale
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Kind, Node
 from avmfs.rpc.documents import LARGEST
@@ -19,6 +20,7 @@ PAGE = 1000  # nodes of one answer
 PUT = 500  # of one transaction: others wait meanwhile
 INLINE, ANSWER = 256 * 1024, 4 * 1024 * 1024  # bytes of a file, and of all of an answer, that come with it
 PIECE = 1024 * 1024
+_OF_A_ROW = attrgetter("seq", "at", "op", "agent", "document", "version")
 
 
 @method
@@ -108,19 +110,7 @@ def names_log(memory: Memory, path: str = "/memory", after: int = 0, limit: int 
         raise Invalid(f"after {after}: expected the next of an answer before")
     with memory.reading() as reader:
         rows = reader.changes(memory.resolve(reader, path).id, after_seq=after, limit=limit, newest_first=False)
-    told = [
-        [
-            row.seq,
-            row.at,
-            row.op,
-            row.agent,
-            row.document,
-            row.version,
-            paths.text(row.path),
-            paths.text(row.other or b""),
-        ]
-        for row in rows
-    ]
+    told = [[*_OF_A_ROW(row), paths.text(row.path), paths.text(row.other or b"")] for row in rows]
     return {"rows": told, "next": rows[-1].seq if len(rows) == limit else None}
 
 
@@ -183,3 +173,39 @@ def _digest(memory: Memory, node: int) -> bytes:
         offset += len(piece)
         if len(piece) < PIECE:
             return made.digest()
+
+
+AT_ONCE = 500  # of one transaction: others wait meanwhile
+_OF_AN_ITEM = (Invalid, IsDirectory, NameTooLong, NotDirectory)
+
+
+@method
+def write_index(memory: Memory, project: str, items: list[Any], private: bool = False) -> list[Any]:
+    """Bring notes of a project's index up to date: items with what the store's command takes, ``path`` and ``was`` as
+    text below the project. For each None, or why the store refused it."""
+    if len(items) > AT_ONCE:
+        raise Invalid(f"{len(items)} items: at most {AT_ONCE} at a time")
+    memory.enroll()
+    made: list[dict[str, Any]] = []
+    for number, item in enumerate(items):
+        if not isinstance(item, dict) or not isinstance(item.get("path"), str):
+            raise Invalid(f"item {number}: expected a mapping with a path")
+        said = {name: value for name, value in item.items() if name not in ("path", "was")}
+        for name in ("path", "was"):
+            if isinstance(item.get(name), str):
+                said[name] = list(paths.split(paths.raw(item[name])))
+        made.append(said)
+    how = {"project": paths.raw(project), "private": private}
+    try:
+        memory.submit("write_index", items=made, **how)
+        return [None] * len(items)
+    except _OF_AN_ITEM:
+        pass  # each by itself, then
+    answers: list[str | None] = []
+    for item in made:
+        try:
+            memory.submit("write_index", items=[item], **how)
+            answers.append(None)
+        except _OF_AN_ITEM as e:
+            answers.append(e.reason)
+    return answers

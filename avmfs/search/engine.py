@@ -291,7 +291,8 @@ class Engine:
         named = columns["speaker"][chosen] if asks != q else None
         cosine, coverage = evidence["cosine"], evidence["coverage"]
         count = len(table.passages)
-        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count)
+        told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
+        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told)
         return Ranking(table, ranked, absolute, evidence, degraded, early)
 
     def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:

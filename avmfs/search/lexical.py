@@ -169,7 +169,7 @@ def _reach(table: Columns, at: Places, times: Counts) -> tuple[Positions, Floats
     lean, norm, wide_norm = _norms(table)
     wide = np.zeros(count)
     wide[at] = times
-    for holders, leaning, share in _leaning(table, at):
+    for holders, leaning, share in _steps(at, (table.next, BEFORE), (table.previous, AFTER)):
         wide[leaning] += share * lean[leaning] * times[holders]
     there = np.flatnonzero(wide)
     frequency = wide[there]
@@ -209,11 +209,6 @@ def _here(table: Columns, posting: Postings) -> tuple[Places, NDArray[np.int64]]
     at = table.find(posting.passages)
     here = at != NONE
     return at[here], posting.times[here]
-
-
-def _leaning(table: Columns, at: Places) -> Iterator[tuple[Places, Places, float]]:
-    """What may lean on the passages ``at``."""
-    return _steps(at, (table.next, BEFORE), (table.previous, AFTER))
 
 
 def _steps(at: Places, *ways: tuple[NDArray[np.int32], Sequence[float]]) -> Iterator[tuple[Places, Places, float]]:

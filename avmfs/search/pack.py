@@ -12,7 +12,6 @@ nonce, which no note can know.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from typing import Final
 
 from avmfs import calls, paths
 from avmfs.node import Hit, notice, signed
+from avmfs.search.duplicates import gist, glance
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
@@ -67,16 +67,14 @@ JOINED: Final = 2000
 """Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
 KNOWN: Final = 8192
-"""Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
-half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
+"""Texts whose form is remembered, and times whose day."""
 
+JOINS: Final = 4
+"""Tokens that a text may save by what stands before and behind it."""
 _TRIES: Final = 8
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LETTERS: Final = re.compile(r"[^\W\d_]+")
-_DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
-_NUMBER: Final = re.compile(r"\d+")
 _PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
 
 
@@ -161,11 +159,7 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
 
 
 def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed:
-    first = FIRST if frame.budget > SKIMMED else len(items)
-    units = [
-        [item if frame.shared == Shared() else _placed(item, int(unit[0].rank >= first), frame) for item in unit]
-        for unit in _by_price(items)
-    ]
+    units = _by_price(items)
     room = frame.budget
     while (found := _choose(units, frame, counter, room))[0]:
         # Parts were counted alone; joined, they may cost a token more or less.
@@ -212,9 +206,8 @@ def _choose(
 ) -> tuple[list[_Item], int]:
     """What fits into ``room`` tokens, and about how many it costs: parts are counted alone. A token ends where a line
     begins that has no blank before it, so joined they cost the same."""
-    chosen: list[_Item] = []
-    groups: set[_Group] = set()
-    spent = counter.count(_render(chosen, frame, frame.budget))
+    chosen, groups = list[_Item](), set[_Group]()
+    spent = counter.count(_heading(0, frame, frame.budget) + _closing(frame))
     refused: Sequence[_Item] = ()
 
     def add(unit: Sequence[_Item], most: int) -> bool:
@@ -249,7 +242,10 @@ def _choose(
                     cut(item, stop - spent)
                 return
 
-    for unit in units:
+    for each in units:
+        if refused and chosen and _least(each) > room - spent:
+            continue  # most of them, and to say where one stands is dear
+        unit = each if frame.shared == Shared() else _placed(each, frame)
         if add(unit, room - spent):
             continue
         found = [item for item in unit if item.scored.score > 0]
@@ -267,10 +263,16 @@ def _choose(
     return sorted(chosen, key=lambda item: item.rank), spent
 
 
+def _least(unit: Sequence[_Item]) -> int:
+    """Tokens without which nothing of it is packed: joined to what stands around it, a text may cost some less."""
+    return sum(item.tokens - JOINS for item in unit if item.scored.score > 0 or unit[0].scored.score <= 0)
+
+
 def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens: int) -> Packed | None:
     """The text that names its own number of tokens, beginning at a guess, or None where no number is right."""
+    body, last = _body(items, frame), _closing(frame)
     for _ in range(_TRIES):
-        text = _render(items, frame, tokens)
+        text = _heading(len(items), frame, tokens) + body + last
         found = counter.count_lines(text)
         if found == tokens:
             return Packed(text, tuple(item.scored for item in items), tokens)
@@ -278,33 +280,36 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
     return None
 
 
-def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
+def _heading(count: int, frame: Frame, tokens: int) -> str:
+    shared = frame.shared or Shared()
+    base = f"in {_place(shared.base)}" if shared.base else ""
+    within = " ".join(filter(None, ["#", base, shared.day, shared.author]))
+    if frame.budget < SMALL:
+        return f"{frame.notice()}{within}{_fence(frame)}\n"
+    items = f"{count} item{'' if count == 1 else 's'}"
+    via = f" {shared.route}" if shared.route else ""
+    return f"{frame.notice()}## Relevant Memory ({items}, {tokens} tokens){via}{_fence(frame)}\n{within}\n"
+
+
+def _closing(frame: Frame) -> str:
+    if frame.budget < SMALL:
+        return f"({frame.nonce or 'end'})\n"
+    return f"({'' if frame.strategy == USUAL else f'{frame.strategy} · '}seq={frame.seq}{_fence(frame)})\n"
+
+
+def _fence(frame: Frame) -> str:
+    return f" {frame.nonce}" if frame.nonce else ""
+
+
+def _body(items: Sequence[_Item], frame: Frame) -> str:
     groups: dict[_Group, dict[bytes, list[_Item]]] = {}
     for item in items:
         groups.setdefault(item.group, {}).setdefault(item.scored.hit.path, []).append(item)
     ordered = sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
-    noun = "item" if len(items) == 1 else "items"
-    shared = frame.shared
-    base = f"in {_place(shared.base)}" if shared and shared.base else ""
-    within = " ".join(filter(None, ["#", base, shared.day, shared.author] if shared else ["#"]))
-    fence = f" {frame.nonce}" if frame.nonce else ""
-    if frame.budget < SMALL:
-        heading, last = f"{within}{fence}", frame.nonce or "end"
-    else:
-        via = f" {shared.route}" if shared and shared.route else ""
-        heading = f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens){via}{fence}\n{within}"
-        last = ("" if frame.strategy == USUAL else f"{frame.strategy} · ") + f"seq={frame.seq}{fence}"
     return "".join(
-        [
-            frame.notice(),
-            f"{heading}\n",
-            *(
-                ("" if group[1] == "" and at == 0 else _header(group))
-                + "".join(_block(sorted(own, key=_place_in_text), frame) for own in groups[group].values())
-                for at, group in enumerate(ordered)
-            ),
-            f"({last})\n",
-        ]
+        ("" if group[1] == "" and at == 0 else _header(group))
+        + "".join(_block(sorted(own, key=_place_in_text), frame) for own in groups[group].values())
+        for at, group in enumerate(ordered)
     )
 
 
@@ -330,21 +335,21 @@ def _most(values: Iterable[str]) -> str:
     return max(count, key=lambda value: (count[value], value), default="")
 
 
-def _placed(item: _Item, part: int, frame: Frame) -> _Item:
+def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     """With what differs from what is shared: the place, which ends with a slash, the day, the author."""
-    hit, shared = item.scored.hit, frame.shared
-    if shared is None:
-        return item
-    place, day = _directory(hit.path), _day(hit.updated, frame.tz)
-    author = _word(signed(hit.author, "" if _route(hit) == shared.route else _route(hit) or "?"))
-    where = ""
-    if place != shared.base:
-        where = _place(_beside(place, shared.base))
-    short = "" if day == shared.day else _short(day, shared.day)
-    where += "" if shared.scattered else short
-    said = " ".join(filter(None, [where, "" if author == shared.author else author]))
-    dated = shared.scattered and (item.rank < FIRST or frame.timed)
-    return replace(item, group=(part, said), day=short if dated else "")
+    shared, part = frame.shared or Shared(), int(frame.budget > SKIMMED and unit[0].rank >= FIRST)
+    found = []
+    for item in unit:
+        hit = item.scored.hit
+        place, day = _directory(hit.path), _day(hit.updated, frame.tz)
+        author = _word(signed(hit.author, "" if _route(hit) == shared.route else _route(hit) or "?"))
+        where = "" if place == shared.base else _place(_beside(place, shared.base))
+        short = "" if day == shared.day else _short(day, shared.day)
+        where += "" if shared.scattered else short
+        said = " ".join(filter(None, [where, "" if author == shared.author else author]))
+        dated = shared.scattered and (item.rank < FIRST or frame.timed)
+        found.append(replace(item, group=(part, said), day=short if dated else ""))
+    return found
 
 
 def _short(day: str, shared: str) -> str:
@@ -443,9 +448,9 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
         text = _clean(scored.hit.text)
         if not text:
             continue
-        rivals = alike.setdefault(_glance(text), [])
-        gist = _gist(text) if rivals else None
-        same = next((at for at in rivals if gist == gists.setdefault(at, _gist(kept[at].text))), None)
+        rivals = alike.setdefault(glance(text), [])
+        said = gist(text) if rivals else None
+        same = next((at for at in rivals if said == gists.setdefault(at, gist(kept[at].text))), None)
         if same is None:
             rivals.append(len(kept))
             kept.append(_Item(scored, len(kept), text, counter.count(text)))
@@ -453,26 +458,6 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
             also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
             kept[same] = replace(kept[same], also=tuple(also))
     return kept
-
-
-@lru_cache(KNOWN)
-def _glance(text: str) -> str:
-    """The beginning of the longest word, and the figures."""
-    words = _LETTERS.findall(text.casefold())
-    most = max(map(len, words), default=0)
-    longest = max([word for word in words if len(word) == most], default="")
-    return f"{longest[:5]} {_NUMBER.findall(text)}"
-
-
-@lru_cache(KNOWN)
-def _gist(text: str) -> bytes:
-    """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
-    same figures, as many denials. A text without such words is itself. A digest: the words themselves would take ten
-    times the room of the text."""
-    words = segment.content_terms(text)
-    denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
-    said = f"{sorted(words)} {_NUMBER.findall(text)} {denials}" if words else f"= {' '.join(text.split())}"
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 @lru_cache(KNOWN)

@@ -4,11 +4,11 @@ Owns the calibration. Called by the engine; thresholds (``min_relevance``) and t
 on this scale. It is apart from the ranking score on purpose: a score normalised by the best hit cannot say that
 nothing fits.
 
-Two questions, multiplied. Is there an answer at all? That is judged from the nearest passage and from the one that has
-most of the question's words, where three witnesses are joined as a noisy-or: both together, the meaning alone (a
-paraphrase shares no word) and the words alone (a ticket number means nothing to a model). And is this passage part of
-it? That is what it shows itself, or how far its score stands out between the middle of the field and the best,
-whichever is more: what continues an answer often shows nothing by itself.
+Two questions, multiplied. Is there an answer at all? That is judged from the passages for which three witnesses say
+most, joined as a noisy-or: meaning and words of one passage together, the meaning alone (a paraphrase shares no word)
+and the words alone (a ticket number means nothing to a model). And is this passage part of it? That is what it shows
+itself, or how far its score stands out between the middle of the field and the best, whichever is more: what continues
+an answer often shows nothing by itself.
 
 The constants are rounded from logistic fits (benchmarks/recall_quality.py --calibrate) on questions of LoCoMo and
 XQuAD, English and Chinese, against questions that nothing in the same store answers, many of which name somebody who
@@ -24,10 +24,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-BOTH: Final = (-15.0, 19.9, 17.2)
+BOTH: Final = (-14.6, 19.9, 17.2)
 """Bias, and weights of the cosine and of the coverage."""
 MEANING: Final = (-7.2, 20.0)
 WORDS: Final = (-9.4, 14.0)
+OTHERWISE: Final = (20.0, 0.25)
+"""So much times what a cosine lacks of this is taken from the log odds of words alone: "most" and "planet" stand in a
+page on something else too, and a model may see that."""
+
 BLIND: Final = (-4.6, 16.0)
 """Words where there is no vector: nobody else can tell."""
 
@@ -83,11 +87,12 @@ def relevance(
     named: Floats | None = None,
     brevity: float | None = None,
     count: int = 0,
+    known: float = 1.0,
 ) -> Floats:
     """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
     0 for a page; ``terms`` is how many each has, none given: enough. ``named`` is 1 where the one who speaks is named
     in the question, if it was asked without the name. ``brevity`` is the whole store's: 1 for notes, 0 for pages;
-    ``count`` is how many passages it has."""
+    ``count`` is how many passages it has, ``known`` how far the model knows the question (0 to 1)."""
     if not len(scores):
         return scores
     if named is not None:
@@ -96,12 +101,15 @@ def relevance(
     shift = _chance(len(seen))
     # Of all but the nearest: it would weigh against itself where there are few.
     common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
-    best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
+    blind = np.isnan(cosines)
+    near = np.where(blind, seen.max() if len(seen) else np.nan, cosines) - shift
+    told_by = _witnesses(near, coverage, common, known)
+    best = _joined(told_by.max(axis=1))
     if brevity is not None:
         told = min(max(BRIEF[0] + BRIEF[1] * brevity + BRIEF[2] * common, DOUBT), UPLIFT)
         odds = math.exp((told if len(seen) else BRIEF_BLIND * brevity) * min(1.0, count / MANY))
         best = best * odds / (1 + best * (odds - 1))
-    own = _witnesses(cosines, coverage, shift, common)
+    own = np.where(blind, _alone(coverage), _joined(told_by))
     middle, top = float(np.median(scores)), float(scores.max())
     share = (scores - middle) / (top - middle) if top > middle else (scores == top).astype(np.float64)
     stands_out = np.clip(share, 0.0, 1.0) ** (STANDS_OUT * (PAGES + (1 - PAGES) * shortness))
@@ -118,15 +126,22 @@ def scale(model: str) -> float:
     return SCALES.get(model, 1.0)
 
 
-def _witnesses(cosines: Floats, coverage: Floats, shift: float, common: float) -> Floats:
-    blind = np.isnan(cosines)
-    near = np.nan_to_num(cosines) - shift
+def _witnesses(near: Floats, coverage: Floats, common: float, known: float) -> Floats:
+    """What meaning, both and words say of each passage (3, n); words alone, where there are no vectors at all."""
+    if np.isnan(near).all():
+        return np.stack([np.zeros(len(near)), np.zeros(len(near)), _alone(coverage)])
     meaning = _sure(MEANING[0] + MEANING[1] * (near - max(0.0, common - COMMON)))
     both = _sure(BOTH[0] + BOTH[1] * (near - max(0.0, common - COMMON_JOINT)) + BOTH[2] * coverage)
-    words = _sure(WORDS[0] + WORDS[1] * coverage)
-    joined = 1 - (1 - both) * (1 - meaning) * (1 - words)
-    alone = np.where(coverage > 0, _sure(BLIND[0] + BLIND[1] * coverage), 0.0)
-    return np.where(blind, alone, joined)
+    words = _sure(WORDS[0] + WORDS[1] * coverage - known * OTHERWISE[0] * np.maximum(OTHERWISE[1] - near, 0.0))
+    return np.stack([meaning, both, words])
+
+
+def _joined(witnesses: Floats) -> Floats:
+    return np.asarray(1 - np.prod(1 - witnesses, axis=0))
+
+
+def _alone(coverage: Floats) -> Floats:
+    return np.where(coverage > 0, _sure(BLIND[0] + BLIND[1] * coverage), 0.0)
 
 
 def _chance(count: int) -> float:

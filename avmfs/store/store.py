@@ -13,21 +13,19 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import NotSupported, Stale
-from avmfs.handover import HandoverState
+from avmfs.errors import Stale
 from avmfs.lru import FIFO
 from avmfs.node import Moment, Node
 from avmfs.store.cache.follow import FollowedCache
 from avmfs.store.cache.nodes import Changes
-from avmfs.store.client.client import Attendant, DirectWriter, Submitter, WriterClient
+from avmfs.store.client.client import DirectWriter, Submitter, WriterClient
 from avmfs.store.files.wal_header import CommitHeader
 from avmfs.store.identity import OPERATOR, nonce
 from avmfs.store.index.client import IndexClient
@@ -40,10 +38,10 @@ from avmfs.store.queries.connections import Connections, Lone, Snapshot
 from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.queries.past import PastReader
-from avmfs.store.rows import content
+from avmfs.store.rows import content, log_position, vector_model
 from avmfs.store.rows.nodes import NODE, node_of
 from avmfs.store.rows.scopes import Visible
-from avmfs.store.rows.vector_model import VectorModel, read_vector_model
+from avmfs.store.rows.vector_model import Walk
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import IndexRules
 
@@ -64,15 +62,17 @@ class Store:
     def __init__(
         self,
         path: Path,
-        submitter: Submitter,
+        submitter: Submitter | None = None,
         clock: Callable[[], int] = time.time_ns,
         scanner: IndexClient | None = None,
         writer: Path | None = None,
     ) -> None:
-        """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process. ``writer``:
-        the socket of the one that tells what it commits (``change_ring``)."""
+        """``submitter`` None: it is only looked at. ``scanner`` None: vectors are scanned here, which keeps a copy of
+        all in this process. ``writer``: the socket of the one that tells what it commits (``change_ring``)."""
         self.path = path
-        self._submitter = submitter
+        self._submitter = submitter = submitter or Submitter()
+        self.watch, self.feed_cache, self.attended = submitter.watch, submitter.feed_cache, submitter.attended
+        self.keep, self.once, self.left, self.settle = submitter.keep, submitter.once, submitter.left, submitter.settle
         self._clock = clock
         self._connections = Connections(path)
         self._scanner = scanner or LocalScanner(self.connection)
@@ -266,10 +266,10 @@ class Store:
         who.require("search")
         return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue, aside)
 
-    def vector_model(self) -> VectorModel | None:
-        """None while nothing has ever been embedded."""
+    def vector_model(self) -> Walk | None:
+        """Which model the vectors are to be of; None while nothing has ever been embedded."""
         with self.connection() as (db, _):
-            return read_vector_model(db)
+            return vector_model.read(db)
 
     def pending_passages(self, model: str, limit: int) -> list[tuple[int, int, str]]:
         """Passages that wait for a vector: (id, document, text), the newest first. For the indexer."""
@@ -296,6 +296,18 @@ class Store:
         with self.connection() as (db, _):
             return bool(db.execute("select 1 from setting where key = 'unwiped'").get)
 
+    def followed(self) -> int:
+        """Return up to which record of the shared log this store is; -1 where it has none."""
+        with self.connection() as (db, _):
+            at = log_position.position(db)
+            return -1 if at is None else at.number
+
+    def uncut(self) -> str | None:
+        """When something was purged that the shared log may still have; None where it has nothing of the kind."""
+        with self.connection() as (db, _):
+            found: str | None = db.execute("select value from setting where key = 'uncut'").get
+            return found
+
     def orphans(self) -> list[tuple[int, int]]:
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         with self.connection() as (db, _):
@@ -317,59 +329,6 @@ class Store:
             done = self.submit(OPERATOR, "outbox_fill", **matching.matched(these))
             if done["done"] and done["upto"] == these.rows[-1][0] and not these.more:
                 return
-
-    def watch(
-        self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
-    ) -> AbstractContextManager[None]:
-        """Call ``notify(seq)`` from another thread when the watch begins and soon after commits; several commits may be
-        one call, all those within ``every_s`` are. ``mail``: only after commits that send messages, to whomever."""
-        if not isinstance(self._submitter, WriterClient):
-            raise NotSupported("changes can be watched while a daemon runs")
-        return self._submitter.watch(notify, every_s, mail)
-
-    def feed_cache(
-        self,
-        descriptors: Sequence[int],
-        names: bytes,
-        node: bytes,
-        at: int,
-        switch: Callable[[bool], None],
-        over: threading.Event,
-        registered: int | None = None,
-        keep: Callable[[int], None] = lambda descriptor: None,
-    ) -> None:
-        """Keep a kernel cache told of changes until ``over``; blocks. Returns at once where no daemon runs: nothing may
-        be cached then. ``keep`` and ``registered``: see WriterClient."""
-        if isinstance(self._submitter, WriterClient):
-            self._submitter.feed_cache(descriptors, names, node, at, switch, over, registered, keep)
-
-    def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
-        """Note what `once` spans in memory that outlives this process, and go on where its predecessor was killed.
-        Returns the origin that the writer knows this process by; ``origin`` is the predecessor's."""
-        if not isinstance(self._submitter, WriterClient):
-            raise NotSupported("only a process of a daemon has a successor")
-        return self._submitter.keep(kept, origin)
-
-    def once(self, kind: int, key: int) -> AbstractContextManager[None]:
-        """Of what this thread submits inside, each is applied once and answered with its first answer, even when the
-        process is killed and its successor runs the same work, named by ``kind`` and ``key``, again. Without `keep`
-        nothing is promised."""
-        writer = self._submitter
-        return writer.once(kind, key) if isinstance(writer, WriterClient) else contextlib.nullcontext()
-
-    def left(self, kind: int, key: int) -> bool:
-        """Return whether the predecessor was killed while it did this work."""
-        return isinstance(self._submitter, WriterClient) and self._submitter.left(kind, key)
-
-    def settle(self, kind: int, still: set[int]) -> None:
-        """Of the predecessor's work of this kind only ``still`` will be run again."""
-        if isinstance(self._submitter, WriterClient):
-            self._submitter.settle(kind, still)
-
-    def attended(self, by: Attendant) -> None:
-        """From now on tell of waiting, in the thread that submits, before it waits."""
-        if isinstance(self._submitter, WriterClient):
-            self._submitter.attended(by)
 
     def capacity(self) -> os.statvfs_result:
         """Of the filesystem that holds the store."""

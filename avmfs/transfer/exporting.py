@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from avmfs import wire
 from avmfs.errors import NotFound
 from avmfs.transfer.record import IMPORTED, Door, Record, known
 
@@ -90,13 +91,7 @@ def relative(path: str, root: str) -> str:
 
 
 def contents(door: Door, path: str) -> bytes:
-    pieces: list[bytes] = []
-    offset, more = 0, True
-    while more:
-        piece = door.call("read", path=path, offset=offset, banner=False)
-        pieces.append(piece["data"])
-        offset, more = offset + len(piece["data"]), piece["more"]
-    return b"".join(pieces)
+    return wire.pieces(lambda offset: door.call("read", path=path, offset=offset, banner=False))
 
 
 def history(door: Door, path: str) -> Iterator[Step]:
@@ -129,7 +124,7 @@ def history(door: Door, path: str) -> Iterator[Step]:
             said = files[document]["user"].get(IMPORTED)
             if version == 1 and isinstance(said, dict) and said.get("author"):
                 step.agent, step.at = str(said["author"]), files[document]["created"]
-            mode, data = _mode(files[document]), _version(door, files[document]["path"], version)
+            mode, data = _mode(files[document]), _version(door, files[document], version)
             tree[at], placed[document] = (mode, _digest(data)), at
             step.written.append((relative(at, root), mode, data))
         if step.renamed or step.written:
@@ -160,13 +155,8 @@ def _versions(door: Door, path: str) -> set[int]:
     return {each["version"] for each in door.call("history", path=path, limit=10_000)["versions"]}
 
 
-def _version(door: Door, path: str, number: int) -> bytes:
-    data, more = bytearray(), True
-    while more:
-        piece = door.call("version", path=path, number=number, offset=len(data))
-        data += piece["data"]
-        more = piece["more"]
-    return bytes(data)
+def _version(door: Door, file: dict[str, Any], number: int) -> bytes:
+    return wire.pieces(lambda offset: door.call("version", path=file["path"], number=number, offset=offset))
 
 
 def _digest(data: bytes) -> bytes:

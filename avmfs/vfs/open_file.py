@@ -4,6 +4,11 @@ Owns the uncommitted edits of this mount. All handles on one node share an ``Ope
 one mount see each other's writes at once; other mounts see them when flush, fsync or (O_APPEND) the write
 itself has committed. An error of a commit reaches the caller of write, flush or fsync.
 
+What flush or fsync could not commit is given up there and then, whoever wrote it on this mount: the mount shows what is
+committed, and no later flush tries it again. Each handle through which some of it was written takes nothing more before
+a flush or fsync of its own has said so, to each process once: a descriptor that a child inherited and closed unread has
+told nobody. A write, rename or chmod that finds it cannot commit what was written before leaves that to wait.
+
 Locks: an OpenFile's lock is held over its commits, so edits are neither lost nor applied twice. No other lock
 is taken inside it. Who has to wait for it says so first (``aside``): it may be the thread on which all others wait.
 """
@@ -12,10 +17,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
-from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
+from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported, from_wire
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.client.inflight import COMMIT
@@ -40,9 +47,17 @@ class Keep(Protocol):
 
     def committed(self, node: int) -> None: ...
 
+    def gave_up(self, node: int, handles: Iterable[FileHandle], error: AvmError) -> None:
+        """Forget the edits, and note whom that is still to be told."""
+        ...
+
 
 class Files(Protocol):
-    """Who has given a handle out."""
+    """Who has given a handle out. ``asker`` is the thread whose request this thread works for, as the kernel numbers
+    it; ``gave_up`` makes the kernel forget what it was told of a node."""
+
+    asker: Callable[[], int]
+    gave_up: Callable[[int], None]
 
     def number(self) -> int: ...
     def close(self, file: OpenFile) -> None: ...
@@ -72,6 +87,7 @@ class OpenFile:
 
     __slots__ = (
         "_committed",
+        "dirtied",
         "edits",
         "handles",
         "keep",
@@ -81,6 +97,7 @@ class OpenFile:
         "pending",
         "unfinished",
         "unsynced",
+        "writers",
         "written",
     )
 
@@ -104,6 +121,8 @@ class OpenFile:
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
+        self.writers: set[FileHandle] = set()
+        self.dirtied: set[FileHandle] = set()  # those with a hand in what is not committed
 
     def now(self) -> Node:
         """The node as this mount sees it: the store's, with uncommitted edits. Waits for a commit. Raises Stale."""
@@ -134,17 +153,20 @@ class OpenFile:
             size = content.size_after(reader.open_node(self.node).size, self.edits)
             return None if offset >= size else size if hole else offset
 
-    def edit(self, edit: Edit, handle: int) -> None:
-        """Note a write or truncation; commits when much has gathered. Raises TooBig before anything is kept."""
-        content.check_size(edit[1] if edit[0] == "t" else edit[1] + len(edit[2]))
+    def edit(self, edit: Edit, handle: FileHandle, *, mapped: bool = False) -> None:
+        """Note a write or truncation; what has gathered is committed before, when it is much. Raises TooBig, and what
+        that commit does, before anything is kept. ``mapped``: pages, which the kernel sends through any handle."""
+        size = 0 if edit[0] == "t" else len(edit[2])
+        content.check_size(edit[1] + size)
         with self.lock:
-            if self.unfinished:
-                self.commit(handle)
+            if self.near_spill(size):
+                self.commit(handle.id)
             at = self.memory.now()
             crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
-            if crowded or self.pending >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS:
-                self.commit(handle)
+            self.dirtied.update(self.writers if mapped else (handle,))
+            if crowded:
+                self.settle(handle)
 
     def restore(self, edit: Edit, at: int) -> None:
         """Take up an edit that is noted already."""
@@ -174,10 +196,11 @@ class OpenFile:
         else:
             self.edits.append(edit)
 
-    def touch(self) -> None:
+    def touch(self, handle: FileHandle) -> None:
         """A truncation to the size that the file has: its times change, its bytes and versions do not."""
         with self.lock:
             self.written = self.memory.now()
+            self.dirtied.add(handle)
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
@@ -205,15 +228,32 @@ class OpenFile:
                 self.memory.submit("set_attributes", node=self.node, mtime=self.written)
                 self.unsynced = True
             self._committed()
-            self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+            self._clean()
             return durable
 
-    def forget(self) -> None:
-        """The edits are given up."""
+    def settle(self, handle: FileHandle) -> bool:
+        """``commit`` for one that tells its caller what goes wrong: then the edits are given up, before this raises."""
         with self.lock:
-            self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+            try:
+                return self.commit(handle.id)
+            except AvmError as e:
+                self.dirtied.add(handle)
+                self.give_up(e)
+                raise
+
+    def give_up(self, error: AvmError) -> None:
+        """The edits cannot be committed: it is as if they had never been, but for who has still to be told."""
+        with self.lock:
+            error = from_wire(error.code, error.reason, error.filename, recorded=error.recorded)  # without its frames
+            for handle in self.dirtied:
+                handle.refused, handle.told = error, ()
             if self.keep is not None:
-                self.keep.committed(self.node)
+                self.keep.gave_up(self.node, self.dirtied, error)
+            self._clean()
+
+    def _clean(self) -> None:
+        self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+        self.dirtied.clear()
 
     def sync(self) -> None:
         """Make durable what has been committed."""
@@ -224,19 +264,22 @@ class OpenFile:
 
 class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
-    tear a record written across a page and place appends at a stale end."""
+    tear a record written across a page and place appends at a stale end. ``refused``: why bytes that were written here
+    are no more; ``told``: the processes that know."""
 
-    __slots__ = ("_files", "appends", "dirty", "file", "id", "readable", "refused", "syncs", "writable")
+    __slots__ = ("_files", "appends", "file", "id", "readable", "refused", "syncs", "told", "writable")
 
     def __init__(self, file: OpenFile, number: int, readable: bool, writable: bool, append: bool, files: Files) -> None:
         self.file = file
         self.id = number
         self.readable, self.writable, self.appends = readable, writable, append
-        self.dirty = False
-        self.refused: AvmError | None = None  # what the last flush said of edits that it could not commit
+        self.refused: AvmError | None = None
+        self.told: tuple[int, ...] = ()
         self.syncs = writable  # does its close wait until what was committed is durable?
         self._files = files
         file.handles += 1
+        if writable:
+            file.writers.add(self)
 
     @property
     def direct(self) -> bool:
@@ -245,21 +288,21 @@ class FileHandle:
 
     @property
     def pending(self) -> bool:
-        """Return whether a flush or release would have to commit, or wait for the disk."""
-        return self.dirty or (self.syncs and self.file.unsynced)
+        """Return whether a flush or release would have to commit, or wait for the disk, or say what was given up."""
+        return self in self.file.dirtied or (self.syncs and self.file.unsynced) or self.refused is not None
 
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)
 
-    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False) -> int:
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False, mapped: bool = False) -> int:
         """``append``: at the end of file (O_APPEND as it is now: fcntl(2) may have changed it since open).
-        ``sync``: durable when this returns (O_SYNC, O_DSYNC)."""
+        ``sync``: durable when this returns (O_SYNC, O_DSYNC). ``mapped``: see OpenFile.edit."""
         if not self.writable:
             raise BadHandle("not open for writing")
         if append:
-            self.file.append(data, self.id)
+            self.append(data)
         else:
-            self.write_at(offset, data)
+            self.write_at(offset, data, mapped=mapped)
         if sync:
             self.fsync()
         return len(data)
@@ -276,11 +319,11 @@ class FileHandle:
         self._cut(0)
 
     def _cut(self, size: int) -> None:
+        self._go_on()
         if self.file.now().size != size:
-            self.file.edit(("t", size), self.id)
+            self.file.edit(("t", size), self)
         else:
-            self.file.touch()
-        self._edited()
+            self.file.touch(self)
 
     def allocate(self, mode: int, offset: int, length: int) -> None:
         """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
@@ -300,42 +343,74 @@ class FileHandle:
                 self.write_at(offset, bytes(length))
         self._cut(size if mode & KEEP_SIZE else max(offset + length, size))  # a change, even where nothing is another
 
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: bytes, *, mapped: bool = False) -> None:
         """At this offset, whatever O_APPEND says."""
-        self.file.edit(("w", offset, data), self.id)
-        self._edited()
+        if not mapped:
+            self._go_on()
+        self.file.edit(("w", offset, data), self, mapped=mapped)
 
-    def _edited(self) -> None:
-        self.dirty, self.refused = True, None
+    def append(self, data: bytes) -> None:
+        self._go_on()
+        self.file.append(data, self.id)
 
     def flush(self) -> None:
-        if self.dirty:
-            try:
-                self.file.commit(self.id)
-            except AvmError as e:
-                self.refused = e
-                raise
-            self.dirty = False
+        asker = self._files.asker()  # while it is the one that this thread works for
+        if self in self.file.dirtied:
+            with suppress(AvmError):  # as ``refused``, which may be an earlier one
+                self.file.settle(self)
+        self._tell(asker)
         if self.syncs and self.file.unsynced:
             self.file.sync()
 
     def fsync(self) -> None:
         """Also what others have committed to this file, and whoever's edits wait on this mount."""
-        if not self.file.commit(self.id):
+        asker, durable = self._files.asker(), False
+        with suppress(AvmError):
+            durable = self.file.settle(self)
+        self._tell(asker)
+        if not durable:
             self.file.sync()
-        self.dirty, self.refused = False, None
 
     def release(self) -> None:
-        """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too. What a flush
-        has refused is not tried again, as room comes: its writer was told, and has perhaps unlinked the file by now."""
+        """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""
         try:
-            if self.refused is not None:
+            if self in self.file.dirtied:
+                self.file.settle(self)
+            if self.refused is not None and not self.told:
                 raise self.refused
-            self.flush()
+            if self.syncs and self.file.unsynced:
+                self.file.sync()
         except AvmError as e:
             log.error("bytes written to node %d after its last flush are lost: %s", self.file.node, e)
+            self._files.gave_up(self.file.node)
         finally:
-            self._files.close(self.file)
+            self.give_back()
+
+    def give_back(self) -> None:
+        """It is open no more, and has nothing that waits."""
+        self.file.writers.discard(self)
+        self._files.close(self.file)
+
+    def _go_on(self) -> None:
+        """Raises what became of bytes that went before, and that this process has not been told: more would leave a
+        hole where they were."""
+        if self.refused is not None and _process(self._files.asker()) not in self.told:
+            raise self.refused
+
+    def _tell(self, asker: int) -> None:
+        if self.refused is not None and (process := _process(asker)) not in self.told:
+            self.told = (*self.told, process)
+            self._files.gave_up(self.file.node)
+            raise self.refused
+
+
+def _process(thread: int) -> int:
+    """That a thread is one of; itself where that cannot be told."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{thread}/status").read_text().splitlines():
+            if line.startswith("Tgid:"):
+                return int(line.split()[1])
+    return thread
 
 
 def _with(node: Node, *, size: int, mtime: int, ctime: int) -> Node:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, StoreFailed
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.vfs.open_file import FileHandle, Keep, OpenFile
@@ -38,6 +38,8 @@ class OpenFiles:
         """Called in a thread that has to wait for another one's commit, before it does."""
         self.gave_up: Callable[[int], None] = lambda node: None
         """Called with a node whose edits could not be committed and are no more: what was told of it is not so."""
+        self.asker: Callable[[], int] = lambda: 0
+        """See ``Files``."""
 
     def handle(self, node: int, *, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
         if number < 0:  # who only reads commits nothing
@@ -81,7 +83,7 @@ class OpenFiles:
             self._files.pop(file.node, None)
             lost = file.written != 0  # it could not be committed, and nobody is left to be told
             if lost:
-                file.forget()
+                file.give_up(StoreFailed("nobody has it open any more"))
         if lost:
             self.gave_up(file.node)
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import stat
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from avmfs import paths, views
@@ -72,6 +73,7 @@ class Tree:
         self.sources = Sources(memory)
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
+        self.fresh: Callable[[], None] | None = None  # is waited for before names are looked at
         self._holder = secrets.token_bytes(16)
         self._removed: FIFO[int, Node] = FIFO(REMOVED_KEPT)  # directories that a process may still be in
         self.injection = Injection(memory) if inject else None
@@ -328,7 +330,7 @@ class Tree:
             if flags & os.O_TRUNC:
                 handle.empty()
         except BaseException:
-            self.opened.close(handle.file)
+            handle.give_back()
             raise
         return handle
 

@@ -1,7 +1,9 @@
-"""Views of the program itself. Owns :help, :version, :error and :savings."""
+"""Views of the program itself and of a file as it is. Owns :help, :version, :error, :savings, :data, :path, :info and
+:annotated, and how a view is written down: here, and in the documents (tests/references.py)."""
 
 from __future__ import annotations
 
+import inspect
 import tomllib
 from functools import lru_cache
 from importlib import metadata
@@ -9,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from avmfs.errors import NotFound
+from avmfs.signatures import Parameter
 from avmfs.store.queries.nodes import Reader
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import registry
-from avmfs.views.registry import Context, view
-from avmfs.views.shape import json_text, whole
-from avmfs.views.table import accepts, access, call, places
+from avmfs.views.registry import Context, View, view
+from avmfs.views.shape import heading, json_text, lines, whole
 
 _INTRO: Final = """\
 A view is read like a file (cat 'note.md:meta') and written like one (echo +urgent > note.md:tags).
@@ -89,3 +91,74 @@ def version_text() -> str:
     except metadata.PackageNotFoundError:
         project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
         return str(project["project"]["version"])
+
+
+@view("data", "file", summary="its bytes, as they are", past=True)
+def data(ctx: Context) -> bytes:
+    return _bytes(ctx)
+
+
+@view("path", "file", summary="its path in the mount", past=True)
+def path(ctx: Context) -> bytes:
+    with ctx.memory.reading() as reader:
+        return reader.path(reader.node(ctx.node.id).id) + b"\n"
+
+
+@view("info", "file", summary="the views that it has")
+def info(ctx: Context) -> str:
+    found = [(call(each), access(each), each.summary) for each in registry.of_node(ctx.node)]
+    wide, deep = (max(len(row[column]) for row in found) for column in (0, 1))
+    return lines((f"{name:<{wide}}  {may:<{deep}}  {summary}" for name, may, summary in found), "no views")
+
+
+@view("annotated", "file", summary="its bytes, below a banner of unread urgent messages")
+def annotated(ctx: Context) -> bytes:
+    with ctx.memory.reading() as reader:
+        above = heading(reader, reader.node(ctx.node.id))
+    return (ctx.memory.banner() + above).encode("utf-8", "surrogateescape") + _bytes(ctx)
+
+
+def _bytes(ctx: Context) -> bytes:
+    with ctx.memory.reading() as reader:
+        return whole(reader, reader.node(ctx.node.id))
+
+
+_ORDER: Final = ("file", "directory", "root")
+
+
+def call(view: View) -> str:
+    """``:list?limit=100&offset=0&q=&tag=``: the name with all parameters at their defaults, required ones ``…``."""
+    if not view.parameters:
+        return f":{view.name}"
+    return f":{view.name}?" + "&".join(f"{each.name}={_default(each)}" for each in view.parameters)
+
+
+def access(view: View) -> str:
+    """``r``, ``w`` or ``rw``."""
+    return ("r" if view.read is not None else "") + ("w" if view.write is not None else "")
+
+
+def places(view: View) -> str:
+    """``file``, ``directory``, ``root``; what is on directories is on the root, too."""
+    return ", ".join(place for place in _ORDER if place in view.on)
+
+
+def accepts(parameter: Parameter) -> str:
+    """What a value may be, in a few words."""
+    if parameter.choices:
+        return " or ".join(parameter.choices)
+    if parameter.type is bool:
+        return "1 or 0"
+    if parameter.low is not None and parameter.high is not None and parameter.high < 10**6:
+        return f"{parameter.low:g} to {parameter.high:g}"
+    return "text" if parameter.type is str else "a number"
+
+
+def _default(parameter: Parameter) -> str:
+    if parameter.default is inspect.Parameter.empty:
+        return "…"
+    if parameter.default is None:
+        return ""
+    if isinstance(parameter.default, bool):
+        return str(int(parameter.default))
+    return f"{parameter.default:g}" if isinstance(parameter.default, float) else str(parameter.default)

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 from avmfs import paths
 from avmfs.agents.graph import Edge, edges
+from avmfs.agents.told import told
 from avmfs.memory import Memory
 from avmfs.signatures import Range
 from avmfs.text.escapes import escaped
@@ -59,36 +60,33 @@ def value(found: Graph) -> dict[str, object]:
     return {
         "path": paths.text(found.path),
         "nodes": [paths.text(name) for name in found.nodes],
-        "edges": [
-            {"source": paths.text(each.source), "target": paths.text(each.target), "type": each.type}
-            for each in found.edges
-        ],
+        "edges": [told(each, "source target type") for each in found.edges],
         "more": found.more,
     }
 
 
 def _text(found: Graph) -> str:
-    told = [
+    rows = [
         f"{paths.printable(each.source)} -[{escaped(each.type)}]-> {paths.printable(each.target)}"
         for each in found.edges
     ]
-    return lines(told, "no links") + (f"({found.more} files not looked at: limit)\n" if found.more else "")
+    return lines(rows, "no links") + (f"({found.more} files not looked at: limit)\n" if found.more else "")
 
 
 def _dot(found: Graph) -> str:
-    told = [
+    rows = [
         f"  {_quoted(paths.printable(each.source))} -> {_quoted(paths.printable(each.target))}"
         f" [label={_quoted(escaped(each.type))}];\n"
         for each in found.edges
     ]
-    return "digraph memory {\n  rankdir=LR;\n" + "".join(told) + "}\n"
+    return "digraph memory {\n  rankdir=LR;\n" + "".join(rows) + "}\n"
 
 
 def _mermaid(found: Graph) -> str:
     names = _numbered(found)
     nodes = [f'  {name}["{_label(paths.printable(path))}"]\n' for path, name in names.items()]
-    told = [f"  {names[each.source]} -->|{_label(escaped(each.type))}| {names[each.target]}\n" for each in found.edges]
-    return "graph LR\n" + "".join(nodes + told)
+    rows = [f"  {names[each.source]} -->|{_label(escaped(each.type))}| {names[each.target]}\n" for each in found.edges]
+    return "graph LR\n" + "".join(nodes + rows)
 
 
 def _graphml(found: Graph) -> str:
@@ -97,12 +95,12 @@ def _graphml(found: Graph) -> str:
         f'    <node id="{name}"><data key="path">{_xml(paths.printable(path))}</data></node>\n'
         for path, name in names.items()
     ]
-    told = [
+    rows = [
         f'    <edge source="{names[each.source]}" target="{names[each.target]}">'
         f'<data key="type">{_xml(escaped(each.type))}</data></edge>\n'
         for each in found.edges
     ]
-    return _GRAPHML + "".join(nodes + told) + "  </graph>\n</graphml>\n"
+    return _GRAPHML + "".join(nodes + rows) + "  </graph>\n</graphml>\n"
 
 
 def _xml(name: str) -> str:

@@ -1,9 +1,11 @@
-"""A document drawn from several memories, each sentence cited. Owns :synthesis (docs/FORMATS.md).
+"""A document drawn from several memories, and what belongs to a file. Owns :synthesis and :related (docs/FORMATS.md).
 
-Extractive: nothing is said that no memory says. The best hits and what they are linked with are cut into sentences;
-those with most of the question's words are taken, none that says what another has said, and told by the time of their
-source. The two headings carry the answer's nonce, which no memory can know.
-"""
+:synthesis is extractive: nothing is said that no memory says. The best hits and what they are linked with are cut into
+sentences; those with most of the question's words are taken, none that says what another has said, and told by the time
+of their source. The two headings carry the answer's nonce, which no memory can know.
+
+:related has first what a file is linked with, link by link up to ``depth``; then what is alike, by the same search as a
+question. A linked file is not named again for being alike."""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from avmfs import paths
+from avmfs.agents.graph import document_at
 from avmfs.node import notice
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
+from avmfs.store.queries.nodes import Reader
 from avmfs.text import passages, segment
+from avmfs.text.escapes import escaped
 from avmfs.text.segment import one_line
 from avmfs.trust import marked
 from avmfs.views.registry import Context, view
-from avmfs.views.related import linked_with
-from avmfs.views.shape import parts
+from avmfs.views.shape import lines, parts, whole
 
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
@@ -100,3 +104,43 @@ def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
         if len(kept) == count:
             break
     return sorted(kept, key=lambda each: (each.at, each.source, each.place))
+
+
+ASKED: Final = 2000
+"""Characters of the file that stand for it as a question."""
+
+
+@view("related", "file", summary="files linked with it, `depth` links deep, then files like it")
+def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Annotated[int, Range(0, 100)] = 10) -> str:
+    memory = ctx.memory
+    with memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        here = reader.path(node.id)
+        linked = linked_with(reader, node.document, here, depth)
+        text = whole(reader, node)[: 4 * ASKED].decode("utf-8", "replace")[:ASKED]
+    rows = [f"{paths.printable(path)}  ({escaped(kind)})" for path, kind in linked.items()]
+    answer = memory.search(text, limit=limit + len(linked) + 1) if limit and text.strip() else None
+    least = memory.around.search.min_relevance
+    alike = [
+        f"[{scored.relevance:.2f}] {paths.printable(scored.hit.path)}"
+        for scored in (answer.hits if answer is not None else ())
+        if scored.hit.path != here and scored.hit.path not in linked and scored.relevance >= least
+    ]
+    above = notice(answer.degraded if answer is not None else None)
+    return above + lines([*rows, *alike[:limit]], "nothing related")
+
+
+def linked_with(reader: Reader, document: int | None, here: bytes, depth: int) -> dict[bytes, str]:
+    """Paths within ``depth`` links, nearest first, with the way there: ``-> type``, ``<- type``, ``2 links``."""
+    found: dict[bytes, str] = {}
+    seen, edge = {here}, [document]
+    for far in range(1, depth + 1):
+        further: list[int | None] = []
+        for one in edge:
+            for link in reader.links(one) if one is not None else ():
+                if link.path not in seen:
+                    seen.add(link.path)
+                    found[link.path] = f"{'->' if link.outgoing else '<-'} {link.type}" if far == 1 else f"{far} links"
+                    further.append(document_at(reader, link.path))
+        edge = further
+    return found

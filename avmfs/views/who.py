@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from avmfs import paths
 from avmfs.access import PRIVACY, Privacy
@@ -40,6 +40,10 @@ class Known:
 
     lines: tuple[Knows, ...]
     degraded: str | None = None
+
+    @property
+    def plain(self) -> list[dict[str, Any]]:
+        return [*map(librarian.plain, self.lines)]
 
     @property
     def text(self) -> str:

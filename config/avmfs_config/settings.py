@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avmfs_config.consolidate import ConsolidateSettings
+from avmfs_config.consolidate import ConsolidateSettings, DigestSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -25,6 +25,7 @@ Encoding = Literal["cl100k_base", "o200k_base"]
 Urgent = Literal["banner", "inject"]
 Source = Literal["imported", "live", "tool", "web"]
 Trust = Literal["allow", "mark", "quarantine"]
+LogFormat = Literal["text", "json"]
 Weight = Annotated[float, Range(-10.0, 10.0)]
 
 MAX_UID = 2**32 - 2  # the one above it means "unchanged" to chown
@@ -226,6 +227,13 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The daemon's log. `format`: lines for people, or of each record an object of JSON on a line."""
+
+    format: LogFormat = "text"
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
@@ -273,8 +281,10 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
+    digest: DigestSettings = field(default_factory=DigestSettings)
     autostart: bool = True
     trust: tuple[TrustRule, ...] = ()
+    log: LogSettings = field(default_factory=LogSettings)
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of, and what only the HTTP process reads: a change of the rest needs new

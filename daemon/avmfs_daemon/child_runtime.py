@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from avmfs import metrics, wire
 from avmfs.errors import AvmError, Busy, Invalid
-from avmfs.logs import log_to_stderr
+from avmfs.logs import log_of_daemon
 from avmfs.store.files.displaced import Displaced
 from avmfs_daemon.child_spec import ChildSpec
 from avmfs_daemon.fdstore_client import FdStoreLost
@@ -61,6 +61,10 @@ class ChildRuntime:
         # A supervisor that is gone is noticed by the watching thread.
         with self._sending, contextlib.suppress(OSError):
             self._control.send_bytes(wire.pack(message))
+
+    def figures(self, of: str, said: dict[str, Any]) -> None:
+        """What `status` shows of a part of the daemon."""
+        self.tell({"figures": said, "of": of})
 
     def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Put a question to the supervisor. Raises Busy without an answer in time, Invalid for a refusal."""
@@ -124,7 +128,7 @@ class ChildRuntime:
 @contextlib.contextmanager
 def living(spec: ChildSpec) -> Iterator[ChildRuntime]:
     """The frame of an entry function: afterwards the process is gone, with an error told if there was one."""
-    log_to_stderr(f"%(asctime)s {spec.name}: %(levelname)s %(message)s", logging.INFO)
+    log_of_daemon(spec.name, as_json=spec.settings.log.format == "json")
     with contextlib.suppress(OSError):  # Linux: what `ps -o comm` and `top` show
         Path("/proc/self/comm").write_text(f"avm {spec.name.removeprefix('mount ')}"[:15])
     if spec.settings.http.metrics:

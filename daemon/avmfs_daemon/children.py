@@ -110,7 +110,7 @@ class Children:
             child.mountpoint.protect()
         self._retire_predecessors(child)
         if child.current is not None:
-            self._retire(child, child.current, detached=False)
+            self._retire(child.current, detached=False)
         elif not child.processes:
             self._dismantle(child)
 
@@ -141,15 +141,6 @@ class Children:
         """Return whether a process still ends whose successor serves already. Not of mounts, where nothing new comes to
         it."""
         return any(child.retiring for child in self.all if child.mount is None and child.state == "ready")
-
-    def tell(self, child: Child, process: ChildProcess, message: Message) -> None:
-        if process.stream.descriptor < 0:
-            return
-        try:
-            process.stream.send(message)
-            self._await_stream(child, process)
-        except Closed as e:
-            self._hang_up(child, process, e)
 
     def next_deadline(self) -> float:
         """When `tend` has to be called, whatever else happens; infinity for never."""
@@ -195,33 +186,22 @@ class Children:
         else:
             self._serve(embedding, child.name)
         self._selector.register(process.sentinel, selectors.EVENT_READ, lambda mask: self._died(child, process))
-        self._selector.register(
-            process.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(child, process, mask)
+        process.stream.attend(
+            self._selector,
+            lambda messages: self._listen(child, process, messages),
+            lambda reason: self._hang_up(process, reason),
         )
 
-    def _ready(self, child: Child, process: ChildProcess, mask: int) -> None:
-        """The child's control pipe can be read or written."""
-        try:
-            if mask & selectors.EVENT_WRITE:
-                process.stream.flush()
-                self._await_stream(child, process)
-            if mask & selectors.EVENT_READ and process.stream.descriptor >= 0:
-                self._listen(child, process)
-        except Closed as e:
-            self._hang_up(child, process, e)
-
-    def _hang_up(self, child: Child, process: ChildProcess, reason: Closed) -> None:
+    def _hang_up(self, process: ChildProcess, reason: Closed) -> None:
         """The child's end follows; one that lives on without its pipe could not be told to stop."""
         if process.stream.descriptor < 0:
             return
-        self._selector.unregister(process.stream.descriptor)
         process.stream.close()
         if str(reason) != "closed":
             process.error = f"control pipe: {reason}"
         process.kill_at = min(process.kill_at, time.monotonic() + HANG_UP_S)
 
-    def _listen(self, child: Child, process: ChildProcess) -> None:
-        messages = process.stream.read()
+    def _listen(self, child: Child, process: ChildProcess, messages: list[Any]) -> None:
         now = int(time.monotonic())
         process.heard = (now, len(messages) + (process.heard[1] if process.heard[0] == now else 0))
         if process.heard[1] > MESSAGES_PER_S:
@@ -239,23 +219,17 @@ class Children:
                 process.error = str(message["error"])[:500]
             self._heard_by(child, process, message)
 
-    def _await_stream(self, child: Child, process: ChildProcess) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.stream.unsent else 0)
-        self._selector.modify(process.stream.descriptor, wanted, lambda mask: self._ready(child, process, mask))
-
     def _died(self, child: Child, process: ChildProcess) -> None:
         self._selector.unregister(process.sentinel)
         if process.stream.descriptor >= 0:
             with contextlib.suppress(Closed):  # its last words
-                self._listen(child, process)
-        if process.stream.descriptor >= 0:
-            self._selector.unregister(process.stream.descriptor)
+                self._listen(child, process, process.stream.read())
         code = process.handle.exitcode
         process.bury()
         if process in child.retiring:
             child.retiring.remove(process)
             if process.fd_entry is not None and process.fd_entry != child.fd_entry:
-                self._discard(process.fd_entry)
+                self._fd_entries.discard(process.fd_entry)
         elif process is child.current:
             if child.mountpoint is not None:
                 child.mountpoint.protect()
@@ -270,25 +244,22 @@ class Children:
         else:
             self.tend()
 
-    def _retire(self, child: Child, process: ChildProcess, *, detached: bool) -> None:
+    def _retire(self, process: ChildProcess, *, detached: bool) -> None:
         if not process.told_to_stop:
             process.told_to_stop = True
             process.kill_at = min(process.kill_at, time.monotonic() + STOP_S)
-            self.tell(child, process, {"stop": True, "detached": detached})
+            process.stream.tell({"stop": True, "detached": detached})
 
     def _retire_predecessors(self, child: Child) -> None:
         for process in child.retiring:
-            self._retire(child, process, detached=True)
-
-    def _discard(self, fd_entry: str) -> None:
-        self._fd_entries.discard(fd_entry)
+            self._retire(process, detached=True)
 
     def _dismantle(self, child: Child) -> None:
         self.all.remove(child)
         if child.mountpoint is not None:
             unmount(child.mountpoint.path)
             if child.fd_entry is not None:
-                self._discard(child.fd_entry)
+                self._fd_entries.discard(child.fd_entry)
             child.mountpoint.close()
             child.mountpoint = None
         self._gone(child)

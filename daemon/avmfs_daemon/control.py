@@ -93,11 +93,8 @@ class ControlServer:
             self._drop(peer)
 
     def answer(self, peer: Peer, value: dict[str, Any]) -> None:
-        if peer not in self._peers:
-            return
-        with self._dropping(peer):
-            peer.stream.send(value)
-            self._await(peer)
+        if peer in self._peers:
+            peer.stream.tell(value)
 
     def close(self) -> None:
         for peer in list(self._peers):
@@ -114,41 +111,22 @@ class ControlServer:
             return
         peer = Peer(self, FramedStream(sock.detach(), FRAME_LIMIT), time.monotonic() + PATIENCE_S)
         self._peers.add(peer)
-        self._selector.register(peer.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(peer, mask))
+        peer.stream.attend(
+            self._selector, lambda requests: self._requested(peer, requests), lambda reason: self._drop(peer)
+        )
 
-    def _ready(self, peer: Peer, mask: int) -> None:
-        with self._dropping(peer):
-            if mask & selectors.EVENT_WRITE:
-                peer.stream.flush()
-                self._await(peer)
-            if mask & selectors.EVENT_READ:
-                for request in peer.stream.read():
-                    self._request(peer, request)
-
-    def _await(self, peer: Peer) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.stream.unsent else 0)
-        self._selector.modify(peer.stream.descriptor, wanted, lambda mask: self._ready(peer, mask))
-
-    def _request(self, peer: Peer, request: Any) -> None:
-        operation = request.get("do") if isinstance(request, dict) else None
-        if peer.asked or not isinstance(operation, str) or request.get("v") != wire.PROTOCOL:
-            raise Closed("not a request of this version")
-        peer.asked = True
-        peer.deadline = time.monotonic() + ANSWER_S
-        self._handle(operation, peer)
-
-    @contextlib.contextmanager
-    def _dropping(self, peer: Peer) -> Iterator[None]:
-        try:
-            yield
-        except Closed:
-            self._drop(peer)
+    def _requested(self, peer: Peer, requests: list[Any]) -> None:
+        for request in requests:
+            operation = request.get("do") if isinstance(request, dict) else None
+            if peer.asked or not isinstance(operation, str) or request.get("v") != wire.PROTOCOL:
+                raise Closed("not a request of this version")
+            peer.asked = True
+            peer.deadline = time.monotonic() + ANSWER_S
+            self._handle(operation, peer)
 
     def _drop(self, peer: Peer) -> None:
         self._peers.discard(peer)
-        if peer.stream.descriptor >= 0:
-            self._selector.unregister(peer.stream.descriptor)
-            peer.stream.close()
+        peer.stream.close()
 
 
 def reached(paths: Paths, do: Callable[[Path], T]) -> T:

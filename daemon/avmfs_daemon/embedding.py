@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +35,7 @@ from avmfs.embed import engines
 from avmfs.embed.cache import Remembered
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable, checked
 from avmfs.errors import Interrupted
-from avmfs_daemon.reranking import RerankService
+from avmfs_daemon.reranking import RerankService, until_it_loads
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,6 @@ FOUND_WITHIN_S: Final = 15.0
 WAITED_S: Final = 30.0
 """So long a query waits for a model whose weights are there: it takes 1 to 8 s, and several times that where a first
 start compiles its modules beside other work."""
-RETRY_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
-"""A load that failed is tried again after these times, and then after the last one for ever."""
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
 _ROOM: Final = REQUEST_LIMIT - 16 * 1024  # for texts, in a request
 
@@ -107,8 +106,9 @@ class EmbeddingService:
                 self._computing = True
                 for queue, name in ((self._urgent, "embed queries"), (self._waiting, "embed")):
                     threading.Thread(target=self._compute, args=(queue,), name=name, daemon=True).start()
-            load = (factory, self._loads)
-        threading.Thread(target=self._load, args=load, name="load model", daemon=True).start()
+            number = self._loads
+        trying = partial(self._load, factory, number), self._ready, lambda: number != self._loads
+        threading.Thread(target=until_it_loads, args=trying, name="load model", daemon=True).start()
 
     def serve(self, connection: Connection, name: str) -> None:
         """Answer this pipe until its other end is closed. Takes the connection over."""
@@ -129,16 +129,7 @@ class EmbeddingService:
 
     # The engine -----------------------------------------------------------------------------------------
 
-    def _load(self, factory: Callable[[], Embedder], number: int) -> None:
-        tries = 0
-        while not self._try_to_load(factory, number):
-            pause = RETRY_S[min(tries, len(RETRY_S) - 1)]
-            tries += 1
-            with self._ready:
-                if self._ready.wait_for(lambda: number != self._loads, pause):
-                    return
-
-    def _try_to_load(self, factory: Callable[[], Embedder], number: int) -> bool:
+    def _load(self, factory: Callable[[], Embedder], number: int) -> bool:
         """False when it failed, and nobody has asked for another load since."""
         try:
             embedder = factory()

@@ -12,12 +12,11 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from avmfs_config import Paths
+from avmfs_config import Mount, Paths
 
 from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
 from avmfs.store.sharedlog.engines import host_name, shared_log
@@ -25,13 +24,15 @@ from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
-from avmfs_daemon.sharing import House
+from avmfs_daemon.sharing import Forgetting, Head, House
 
 if TYPE_CHECKING:
     from avmfs.access import Policy
     from avmfs.memory import Memory
+    from avmfs.store.store import Store
     from avmfs.store.tx.transaction import IndexRules
     from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+    from avmfs_daemon.deliveries import Deliverer
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def run_writer(spec: ChildSpec) -> None:
     have_descriptors()
     with living(spec) as runtime:
         assert spec.listener is not None
-        runtime.tell({"figures": {}})  # what a writer before said of its end does not hold any more
+        runtime.figures("writer", {})  # what a writer before said of its end does not hold any more
         policy, index = rules_from(rules_message(spec.settings))
         if not spec.first:
             # Mounts learn of the old writer's end from their connections, and drop what their kernels cached. Not
@@ -70,7 +71,7 @@ def run_writer(spec: ChildSpec) -> None:
         applier: Applier
         writer: Writer
         if spec.settings.store.log is not None:
-            applier, writer = shared_writer(spec, policy, index, runtime.tell)
+            applier, writer = shared_writer(spec, policy, index, partial(runtime.figures, "cluster"))
         else:
             applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
             if position(applier.db) is not None:
@@ -94,13 +95,13 @@ def run_writer(spec: ChildSpec) -> None:
         runtime.on_rules = lambda message: writer.call(lambda: set_rules(message))
         runtime.on_stop = lambda message: writer.stop()
         runtime.on_orphaned = last_commit
-        writer.on_failure = lambda reason: runtime.tell(
-            {"figures": {"error": f"every change is refused: {reason}"} if reason else {}}
+        writer.on_failure = lambda reason: runtime.figures(
+            "writer", {"error": f"every change is refused: {reason}"} if reason else {}
         )
         runtime.ready()
         writer.run()
         if writer.clean:
-            runtime.tell({"figures": {"clean": True}})
+            runtime.figures("writer", {"clean": True})
         ended.set()
 
 
@@ -127,20 +128,25 @@ def shared_writer(
         applier,
         shared_log(spec.settings.store),
         spec.settings.store.wait_s,
-        lambda figures: tell({"figures": figures, "of": "cluster"}),
+        tell,
     )
     return applier, writer
+
+
+def _store(spec: ChildSpec, index: Path | None = None) -> Store:
+    from avmfs.store.store import open_attached
+
+    return open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=index)
 
 
 def run_index(spec: ChildSpec) -> None:
     """All vectors of the store, and which of them are near to a query, for every other process."""
     from avmfs.store.identity import OPERATOR
     from avmfs.store.index.server import IndexServer
-    from avmfs.store.store import open_attached
 
     with living(spec) as runtime:
         assert spec.listener is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        store = _store(spec)
 
         def repair(passages: list[int]) -> None:
             store.submit(OPERATOR, "drop_vectors", passages=passages)
@@ -150,7 +156,7 @@ def run_index(spec: ChildSpec) -> None:
             return None if found is None else (found.model, found.dimension)
 
         server = IndexServer(
-            spec.listener, spec.key, store.connection, model, repair, lambda figures: runtime.tell({"figures": figures})
+            spec.listener, spec.key, store.connection, model, repair, partial(runtime.figures, "index")
         )
         runtime.on_stop = lambda message: server.stop()
         runtime.ready()
@@ -167,54 +173,63 @@ def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
     return found
 
 
+def _for_agents(spec: ChildSpec, store: Store, runtime: ChildRuntime) -> tuple[Callable[[], None], ...]:
+    """What the keeper does for each agent as that agent."""
+    from avmfs.providers.live import SOCKET, RemoteAsker
+    from avmfs.services import composed
+    from avmfs_daemon.consolidation import Consolidation
+    from avmfs_daemon.daily_digest import DailyDigest
+
+    asker = partial(RemoteAsker, spec.runtime_dir / SOCKET, spec.settings.providers)
+    around = composed(store, spec.settings, None, None, asker, of_daemon=True)
+    consolidation = Consolidation(around, partial(runtime.figures, "consolidation"))
+    digest = spec.settings.digest
+    return consolidation.step, DailyDigest(around, digest.at, digest.cold_days).step
+
+
+def _deliverer(runtime: ChildRuntime, spec: ChildSpec, store: Store) -> Deliverer:
+    from avmfs_daemon.deliveries import Deliverer
+
+    home = os.fspath(spec.database.parent)
+    return Deliverer(
+        store, spec.settings.webhooks, spec.settings.hooks, home=home, report=partial(runtime.figures, "outbox")
+    )
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
-    from avmfs.store.store import open_attached
-    from avmfs_daemon.consolidation import Consolidation
-    from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
 
     with living(spec) as runtime:
         assert spec.embedding is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        store = _store(spec)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         kept = spec.settings.audit
-        house = None
+        house, also = None, []
         if spec.settings.store.log is not None:
-            house = House(shared_log(spec.settings.store))
+            kept_log, host = partial(shared_log, spec.settings.store), host_name(spec.settings.store)
+            house = House(kept_log())
+            also = [Forgetting(store, kept_log, spec.database, host).step]
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
-        digests = Digests(store, spec.settings.gossip, lambda said: runtime.tell({"figures": said, "of": "gossip"}))
-
-        backups = Schedule(
-            spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
-        )
-
-        consolidation = Consolidation(
-            store, spec.settings, lambda said: runtime.tell({"figures": said, "of": "consolidation"})
-        )
+        digests = Digests(store, spec.settings.gossip, partial(runtime.figures, "gossip"))
+        backups = Schedule(spec.database, spec.settings, lambda error: runtime.figures("backup", {"error": error}))
         keeper = Housekeeper(
             store,
             embedder,
-            report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step, backups.step, consolidation.step),
+            report=partial(runtime.figures, "keeper"),
+            also=(digests.step, backups.step, *_for_agents(spec, store, runtime), *also),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.
             open_among=partial(_open_among, runtime) if house is None else lambda nodes: None,
             may=(lambda: True) if house is None else house.mine,
         )
-        deliverer = Deliverer(
-            store,
-            spec.settings.webhooks,
-            spec.settings.hooks,
-            home=os.fspath(spec.database.parent),
-            report=lambda figures: runtime.tell({"figures": figures, "of": "outbox"}),
-        )
+        deliverer = _deliverer(runtime, spec, store)
 
         def stop(message: dict[str, object]) -> None:
             deliverer.stop()
@@ -246,9 +261,8 @@ def open_memory(
     from avmfs.memory import Memory
     from avmfs.providers.live import SOCKET, RemoteAsker
     from avmfs.services import composed
-    from avmfs.store.store import open_attached
 
-    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
+    store = _store(spec, spec.index_socket)
 
     def asker() -> RemoteAsker:
         return RemoteAsker(spec.runtime_dir / SOCKET, spec.settings.providers)
@@ -311,7 +325,7 @@ def run_mount(spec: ChildSpec) -> None:
     would take writes that nobody sees again, and a successor may go on with it (`fd_entry`). Only the supervisor, which
     guards it, says when to unmount.
     """
-    from avmfs.fuse.serve import group_of, serve, tree_of
+    from avmfs.fuse.serve import serve, tree_of
     from avmfs_daemon.fdstore_client import FdStoreEntry, identity
 
     have_descriptors()
@@ -339,18 +353,14 @@ def run_mount(spec: ChildSpec) -> None:
                 fd_entry.tell(identity(spec.mount, spec.database, device))
             runtime.ready()
             if mount.link is not None:
-                threading.Thread(target=link, args=(mount.link,), name="link", daemon=True).start()
-
-        def link(where: Path) -> None:
-            problem = mount_links.make(where, mount.mountpoint, mount.uid, group_of(mount.uid))
-            if problem:
-                log.warning("%s", problem)
-            runtime.tell({"mount": {"link": problem}})
+                threading.Thread(target=_link, args=(runtime, mount), name="link", daemon=True).start()
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
         embedder = _embedder(spec)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
+        if mount.coherence == "strict" and spec.settings.store.log is not None:
+            tree.fresh = Head(shared_log(spec.settings.store), tree.memory.store.followed).wait
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
         assert tree.memory.around.presence is not None
         with tree.memory.around.presence.entered(mount.agent_id, "mount", time.time_ns()):
@@ -365,15 +375,24 @@ def run_mount(spec: ChildSpec) -> None:
             )
 
 
+def _link(runtime: ChildRuntime, mount: Mount) -> None:
+    from avmfs.fuse.serve import group_of
+
+    assert mount.link is not None
+    problem = mount_links.make(mount.link, mount.mountpoint, mount.uid, group_of(mount.uid))
+    if problem:
+        log.warning("%s", problem)
+    runtime.tell({"mount": {"link": problem}})
+
+
 def run_live(spec: ChildSpec) -> None:
     """All that providers fetch, for every other process: what hangs or ends by it is this one alone."""
     from avmfs.providers.fetching import Fetcher
     from avmfs.providers.live import serve
-    from avmfs.store.store import open_attached
 
     with living(spec) as runtime:
         assert spec.listener is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        store = _store(spec)
         settings, stop = spec.settings, threading.Event()
         fetcher = Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
         runtime.on_stop = lambda message: stop.set()
@@ -405,18 +424,12 @@ def run_http(spec: ChildSpec) -> None:
         server.run(runtime.ready)
 
 
-@dataclass(frozen=True, slots=True)
 class Entries:
-    """The entry function of each kind."""
+    """The entry function of each kind; ``others`` in place of ours."""
 
-    writer: Entry = run_writer
-    door: Entry = run_door
-    keeper: Entry = run_keeper
-    mount: Entry = run_mount
-    index: Entry = run_index
-    live: Entry = run_live
-    http: Entry = run_http
+    def __init__(self, **others: Entry) -> None:
+        self._others = others
 
     def of(self, kind: Kind) -> Entry:
-        found: Entry = getattr(self, kind)
-        return found
+        own: Entry = globals()[f"run_{kind}"]
+        return self._others.get(kind, own)

@@ -7,7 +7,10 @@ child may use `send_bytes` and `recv_bytes` while this side never blocks, whatev
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from avmfs import wire
@@ -21,17 +24,49 @@ class Closed(Exception):
 
 
 class FramedStream:
-    """Owns `descriptor` and closes it."""
+    """Owns `descriptor` and closes it. In a loop: `attend`, and then `tell`."""
 
     def __init__(self, descriptor: int, limit: int = FRAME_LIMIT) -> None:
         self.descriptor = descriptor
         self._frames = wire.Assembler(limit)
         self._unsent = bytearray()
+        self._selector: selectors.BaseSelector | None = None
         os.set_blocking(descriptor, False)
 
     @property
     def unsent(self) -> bool:
         return bool(self._unsent)
+
+    def attend(
+        self, selector: selectors.BaseSelector, got: Callable[[list[Any]], None], lost: Callable[[Closed], None]
+    ) -> None:
+        """From now on frames go to `got` as they come in, and the end to `lost`, which closes; `got` may raise Closed.
+        Whoever has the selector calls its data with the event's mask."""
+        self._selector, self._got, self._lost = selector, got, lost
+        selector.register(self.descriptor, selectors.EVENT_READ, self._ready)
+
+    def tell(self, value: Any) -> None:
+        """`send`, to one that is attended to and not closed."""
+        if self.descriptor >= 0:
+            with self._losing():
+                self.send(value)
+
+    def _ready(self, mask: int) -> None:
+        with self._losing():
+            if mask & selectors.EVENT_WRITE:
+                self.flush()
+            if mask & selectors.EVENT_READ:
+                self._got(self.read())
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except Closed as e:
+            self._lost(e)
+        if self._selector is not None and self.descriptor >= 0:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.unsent else 0)
+            self._selector.modify(self.descriptor, wanted, self._ready)
 
     def read(self) -> list[Any]:
         """The frames that have come in. Raises Closed."""
@@ -66,5 +101,7 @@ class FramedStream:
 
     def close(self) -> None:
         if self.descriptor >= 0:
+            if self._selector is not None:
+                self._selector.unregister(self.descriptor)
             os.close(self.descriptor)
             self.descriptor = -1

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,18 @@ from avmfs.embed.protocol import EmbeddingUnavailable, Reranker
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
+"""A load that failed is tried again after these times, and then after the last one for ever."""
 LOADING: Final = "it is still loading"
+
+
+def until_it_loads(attempt: Callable[[], bool], changed: threading.Condition, over: Callable[[], bool]) -> None:
+    """Try until an attempt says that it was the last, or it is ``over``, which ``changed`` tells."""
+    tries = 0
+    while not attempt():
+        pause, tries = RETRY_S[min(tries, len(RETRY_S) - 1)], tries + 1
+        with changed:
+            if changed.wait_for(over, pause):
+                return
 
 
 class RerankService:
@@ -38,7 +50,8 @@ class RerankService:
             self._state, self._reason = ("off", "none is configured") if reranker is None else ("loading", LOADING)
             self._changed.notify_all()
         if reranker is not None:
-            threading.Thread(target=self._try, args=(reranker,), name="load re-ranker", daemon=True).start()
+            trying = partial(self._try, reranker), self._changed, lambda: self._reranker is not reranker
+            threading.Thread(target=until_it_loads, args=trying, name="load re-ranker", daemon=True).start()
 
     def status(self) -> dict[str, str]:
         with self._changed:
@@ -55,23 +68,17 @@ class RerankService:
             raise EmbeddingUnavailable(reason)
         return reranker.judged(question, texts)
 
-    def _try(self, reranker: Reranker) -> None:
-        tries = 0
-        while True:
-            state, reason = _tried(reranker)
-            with self._changed:
-                if self._reranker is not reranker:
-                    return
-                known, self._state, self._reason = self._reason == reason, state, reason
-            if state == "ready":
-                log.info("the re-ranker is ready")
-                return
-            if not known:  # told once, however often it fails
-                log.error("no re-ranker: %s", reason)
-            pause, tries = RETRY_S[min(tries, len(RETRY_S) - 1)], tries + 1
-            with self._changed:
-                if self._changed.wait_for(lambda: self._reranker is not reranker, pause):
-                    return
+    def _try(self, reranker: Reranker) -> bool:
+        state, reason = _tried(reranker)
+        with self._changed:
+            if self._reranker is not reranker:
+                return True
+            known, self._state, self._reason = self._reason == reason, state, reason
+        if state == "ready":
+            log.info("the re-ranker is ready")
+        elif not known:  # told once, however often it fails
+            log.error("no re-ranker: %s", reason)
+        return state == "ready"
 
 
 def _tried(reranker: Reranker) -> tuple[str, str]:

@@ -1,17 +1,27 @@
-"""Which of the hosts that share a store keeps house. Called by the keeper."""
+"""Which of the hosts that share a store keeps house, what it does to the log, and what a strict mount waits for. Called
+by the keeper and by mounts."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
+from avmfs.errors import Busy, StoreFailed
+from avmfs.store.identity import OPERATOR
 from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 
 ASKED_S: Final = 1.0
+FOLLOWED_S: Final = 10.0  # so long a look waits for what others have appended to be applied here
+SILENT_S: Final = 60.0  # a host of which nothing was heard for so long is not waited for
+_AGAIN_S: Final = 0.0005
 
 
 class House:
@@ -40,3 +50,63 @@ class House:
             self.ends()
         self._mine = mine
         return mine
+
+
+class Forgetting:
+    """What was purged goes from the shared log as well: a snapshot without it takes the place of all before. Hosts that
+    are there are waited for; one that has been silent for SILENT_S joins anew. ``open_log`` makes a connection."""
+
+    def __init__(self, store: Store, open_log: Callable[[], SharedLog], database: Path, host: str) -> None:
+        self._store, self._open_log, self._database, self._host = store, open_log, database, host
+        self._taken: tuple[str, int] | None = None  # for which purge a snapshot is there, and its number
+
+    def step(self) -> None:
+        from avmfs.store.backup import cluster
+
+        purged = self._store.uncut()
+        if purged is None:
+            return
+        if self._store.unwiped():
+            with contextlib.suppress(Busy):  # a reader is in the way
+                self._store.submit(OPERATOR, "wipe")
+            if self._store.unwiped():
+                return
+        with contextlib.closing(self._open_log()) as shared:
+            if self._taken is None or self._taken[0] != purged:
+                self._taken = purged, cluster.snapshot(self._database, shared, self._host)
+            number = self._taken[1]
+            if any(each.number < number and each.age_s < SILENT_S for each in shared.hosts()):
+                return
+            shared.cut(number)
+        self._store.submit(OPERATOR, "wipe", cut=purged)
+        log.info("what was purged is out of the shared log, which begins behind record %d", number)
+
+
+class Head:
+    """The end of the shared log. What is read after ``wait`` is no older than what any host had acknowledged before.
+    ``followed`` says up to where this host has it."""
+
+    def __init__(self, shared: SharedLog, followed: Callable[[], int]) -> None:
+        self._log, self._followed = shared, followed
+        self._mutex = threading.Lock()
+        self._asked_at, self._newest = float("-inf"), 0
+
+    def wait(self) -> None:
+        """From many threads. Raises StoreFailed where the log does not say, or this host does not follow."""
+        newest, began = self._ask(time.monotonic()), time.monotonic()
+        while self._followed() < newest:
+            if time.monotonic() - began > FOLLOWED_S:
+                raise StoreFailed(f"coherence is strict, and record {newest} of the shared log is not applied here yet")
+            time.sleep(_AGAIN_S)
+
+    def _ask(self, now: float) -> int:
+        """Whoever has waited while another one began to ask takes that answer."""
+        with self._mutex:
+            if self._asked_at <= now:
+                asked_at = time.monotonic()
+                try:
+                    self._newest = self._log.head()
+                except Unreachable as e:
+                    raise StoreFailed(f"coherence is strict: {e.reason}") from e
+                self._asked_at = asked_at
+            return self._newest

@@ -34,16 +34,14 @@ def serve(
 ) -> int:
     """Run the supervisor in this process; the exit code. `failed` is told why it could not start. One that a command
     started is ended first, unless this one is of that kind (`idle_s`)."""
-    import logging
-
     from avmfs.errors import AvmError
-    from avmfs.logs import log_to_stderr
+    from avmfs.logs import log_of_daemon
     from avmfs_daemon import control
     from avmfs_daemon.entrypoints import Entries
     from avmfs_daemon.runtime import RuntimeProblem
     from avmfs_daemon.supervisor import Supervisor
 
-    log_to_stderr("%(asctime)s supervisor: %(levelname)s %(message)s", logging.INFO)
+    log_of_daemon("supervisor")
     try:
         if idle_s is None:
             control.dismiss_automatic(paths)

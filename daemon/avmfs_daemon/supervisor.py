@@ -30,6 +30,7 @@ from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mo
 from avmfs import metrics
 from avmfs.agents import anchors, backups, presence, reranking
 from avmfs.errors import AvmError
+from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.store import open_attached
@@ -94,6 +95,7 @@ class Supervisor:
         return mounts if self._idle_s is None else (), settings
 
     def run(self) -> None:
+        log_of_daemon("supervisor", as_json=self._settings.log.format == "json")
         with contextlib.ExitStack() as stack:
             self._take_hold(stack)
             self._takeover.watch(self._selector, lambda: self._children.all)
@@ -281,16 +283,16 @@ class Supervisor:
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             # A writer says at its end that it was clean; of the others a successor has said how it is, perhaps once.
             if child.kind == "writer" or process not in child.retiring:
-                self._figures[str(message.get("of", child.kind))] = message["figures"]
+                self._figures[str(message["of"])] = message["figures"]
         elif "idle" in message and child.kind == "door" and self._idle_s is not None:
             log.info("no request for %g s: ending", self._idle_s)
             self._stopping = True
         elif "admitted" in message and child.kind == "http":
             self._http.admitted(message)
         elif "ask" in message and message.get("do") == "sign_in" and child.kind == "door":
-            found = self._http.sign_in(child, process, message["ask"], message["arguments"])
+            found = self._http.sign_in(process, message["ask"], message["arguments"])
             if found is not None:
-                self._children.tell(child, process, {"answer": message["ask"], "value": found})
+                process.stream.tell({"answer": message["ask"], "value": found})
         elif "ask" in message:
             answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
             if message.get("do") in ("status", "warmup"):
@@ -299,7 +301,7 @@ class Supervisor:
                 answer = {"value": self.status()}
             elif message.get("do") == "open" and child.kind == "keeper":
                 answer = {"value": self._takeover.open_among(self._children.all, message["arguments"]["nodes"])}
-            self._children.tell(child, process, {"answer": message["ask"], **answer})
+            process.stream.tell({"answer": message["ask"], **answer})
 
     def _lost(self, child: Child) -> None:
         if child.kind == "writer":
@@ -435,6 +437,8 @@ class Supervisor:
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
         before, self._settings, self._mounts = self._settings, settings, mounts
+        if settings.log != before.log:
+            log_of_daemon("supervisor", as_json=settings.log.format == "json")
         self._change_rules(before)
         if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()
@@ -480,7 +484,7 @@ class Supervisor:
             return
         self._rules_pending = True  # a writer that starts meanwhile reads the new ones by itself
         if self._writer.current is not None:
-            self._children.tell(self._writer, self._writer.current, {"rules": rules_message(settings)})
+            self._writer.current.stream.tell({"rules": rules_message(settings)})
         if not self._turn_until(lambda: not self._rules_pending, RULES_S):
             log.error("the writer has not confirmed the new rules")
 

@@ -55,7 +55,7 @@ class Shell:
 
 _ZYGOTE = """
 import json, os, signal, sys
-import avmfs.avm, avmfs.cli.files, avmfs.cli.finding, avmfs.cli.mail, avmfs.cli.setup, avmfs.rpc.local
+import avmfs.avm, avmfs.cli.files, avmfs.cli.finding, avmfs.cli.together, avmfs.cli.setup, avmfs.rpc.local
 import avmfs.cli.configuration, avmfs.cli.documents, avmfs.cli.hints, avmfs.cli.navigating
 import avmfs.rpc.methods
 avmfs.rpc.methods.names()

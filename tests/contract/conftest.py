@@ -1,7 +1,10 @@
-"""A store in each of its two modes, audited when the test is over."""
+"""A store in each of its two modes, audited when the test is over. With AVM_TWO_HOSTS=1 in one only: written by a host
+of a shared log, followed by another host, which has to be its equal in the end."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,18 +14,22 @@ from store_world import Mode, Rule, World
 Build = Callable[..., World]
 
 
-@pytest.fixture(params=["direct", "attached"])
+TWO_HOSTS = os.environ.get("AVM_TWO_HOSTS") == "1"
+
+
+@pytest.fixture(params=["attached"] if TWO_HOSTS else ["direct", "attached"])
 def mode(request: pytest.FixtureRequest) -> Mode:
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def build(tmp_path: Path, mode: Mode) -> Iterator[Build]:
+def build(tmp_path: Path, mode: Mode, request: pytest.FixtureRequest) -> Iterator[Build]:
     """Makes the test's one world: build(rules, default)."""
     made: list[World] = []
 
     def make(rules: list[Rule] | None = None, default: str = "rw") -> World:
-        made.append(World(tmp_path, mode, rules, default))
+        log = request.getfixturevalue("postgres").database(secrets.token_hex(8)) if TWO_HOSTS else ""
+        made.append(World(tmp_path, mode, rules, default, log))
         return made[-1]
 
     yield make

@@ -74,6 +74,9 @@ class MemoryLog:
             server.baton = self
             return server.newest
 
+    def head(self) -> int:
+        return self._asked().newest
+
     def append(self, record: Record) -> None:
         server = self._asked()
         try:
@@ -130,6 +133,14 @@ class MemoryLog:
             server.kept[number] = host, whole, time.monotonic()
             server.kept = {n: server.kept[n] for n in sorted(server.kept)[-2:]}
             server.records = [record for record in server.records if record.number > min(server.kept)]
+
+    def cut(self, number: int) -> None:
+        server = self._asked()
+        with server.changed:
+            if number not in server.kept:
+                raise NotFound(f"there is no snapshot {number}")
+            server.kept = {n: kept for n, kept in server.kept.items() if n >= number}
+            server.records = [record for record in server.records if record.number > number]
 
     def snapshots(self) -> list[Snapshot]:
         now = time.monotonic()

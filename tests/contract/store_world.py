@@ -28,6 +28,7 @@ from avmfs import paths
 from avmfs.access import Policy, Principal, Scope
 from avmfs.errors import NotFound
 from avmfs.node import Document, Kind, Node
+from avmfs.store.backup import cluster
 from avmfs.store.client.client import WriterClient
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.queries.audit import AuditReader
@@ -37,6 +38,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_attached, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.equal_stores import differing
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")
 RULES = IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024)
@@ -50,7 +52,7 @@ class WriterProcess:
     def __init__(
         self, database: Path, clock: Path, rules: list[Rule] | None = None, default: str = "rw",
         connections: int | None = None, socket_path: Path | None = None,
-        constants: dict[str, dict[str, float]] | None = None,
+        constants: dict[str, dict[str, float]] | None = None, log: str = "",
     ) -> None:  # fmt: skip
         self.database = database
         self.rules, self.default = rules or [], default
@@ -63,23 +65,29 @@ class WriterProcess:
         self._clock = clock
         self._connections = connections
         self._constants = constants
+        self.shared_log = log  # its address
         self._starts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
-        asked = {
-            "database": os.fspath(self.database), "listener": self.listener.fileno(), "key": self.key.hex(),
-            "rules": self.rules, "default": self.default, "clock": os.fspath(self._clock), "first": self._starts == 0,
-            "connections": self._connections, "constants": self._constants,
-        }  # fmt: skip
-        self._starts += 1
+        asked = self.asked()
         script = Path(__file__).with_name("store_writer.py")
         with open(self.said, "ab") as said:
             self.process = subprocess.Popen(
                 [sys.executable, os.fspath(script), json.dumps(asked)], stdin=subprocess.DEVNULL, stdout=said,
                 stderr=said, pass_fds=[self.listener.fileno()],
             )  # fmt: skip
+
+    def asked(self) -> dict[str, Any]:
+        """What the next one is told."""
+        self._starts += 1
+        return {
+            "database": os.fspath(self.database), "listener": self.listener.fileno(), "key": self.key.hex(),
+            "rules": self.rules, "default": self.default, "clock": os.fspath(self._clock), "first": self._starts == 1,
+            "connections": self._connections, "constants": self._constants, "log": self.shared_log,
+            "host": self.database.parent.name,
+        }  # fmt: skip
 
     def kill(self) -> None:
         assert self.process is not None
@@ -114,14 +122,20 @@ class WriterProcess:
 
 
 class World:
-    def __init__(self, root: Path, mode: Mode, rules: list[Rule] | None = None, default: str = "rw") -> None:
+    def __init__(
+        self, root: Path, mode: Mode, rules: list[Rule] | None = None, default: str = "rw", log: str = ""
+    ) -> None:
+        """``log``: the address of a shared log, by which another host follows, and is audited as well in the end."""
         self.mode = mode
+        self.log, self.follower = log, root / "follower" / "avm.db"
         self.path = root / "avm.db"
         self.rules, self.default = rules or [], default
         self.clock = SharedClock(root / "clock")
         self.writer: WriterProcess | None = None
+        if log:
+            self._share()
         if mode == "attached":
-            self.writer = WriterProcess(self.path, root / "clock", self.rules, default)
+            self.writer = WriterProcess(self.path, root / "clock", self.rules, default, log=log)
         self.store = self._open()
         for who in (ALICE, BOB):
             self.do(who, "enroll")
@@ -129,6 +143,28 @@ class World:
     @property
     def policy(self) -> Policy:
         return Policy.from_words(self.rules, self.default)
+
+    def _share(self) -> None:
+        from avmfs.store.sharedlog.postgres import PostgresLog
+
+        open_direct(self.path, self.policy, RULES, self.clock).close()
+        shared = PostgresLog(self.log)
+        cluster.init(self.path, shared, "first")
+        cluster.join(self.follower, shared, self.policy)
+        shared.close()
+
+    def _followed(self) -> list[str]:
+        """What is wrong with the other host once it has all that is in the log."""
+        from avmfs.store.sharedlog.postgres import PostgresLog
+        from avmfs.store.writer.replicated import ReplicatedApplier
+
+        host = ReplicatedApplier(
+            self.follower, self.policy, RULES, orphans=True, clock=self.clock, shared_log=PostgresLog(self.log),
+            host="other",
+        )  # fmt: skip
+        host.resolve()
+        host.close()
+        return differing(self.path, self.follower) + faults(self.follower, self.policy)
 
     def _open(self) -> Store:
         if self.writer is not None:
@@ -151,6 +187,8 @@ class World:
         self.store.close()
         if self.writer is not None:
             self.writer.close()
+        if self.log and audit:
+            assert self._followed() == []
         self.clock.close()
         if audit:
             assert faults(self.path, self.policy) == []
@@ -371,7 +409,7 @@ def faults(path: Path, policy: Policy) -> list[str]:
         found = [line for line in found if not line.startswith("document neither") or not _all_blank(db, line)]
         found += _blocks(db) + _sizes(db) + _scopes(db, policy) + usage.wrong(db)
         found += [line for (line,) in db.execute("pragma integrity_check") if line != "ok"]
-        audit = AuditReader(db, OPERATOR, Visible(OPERATOR, {}))
+        audit = AuditReader(db, OPERATOR, Visible(OPERATOR, {}), 0)
         found += audit.altered() + audit.misattributed(1, (-1, 0), 10**6)[0] + audit.missent(99)
         return found
     finally:

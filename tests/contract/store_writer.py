@@ -2,7 +2,7 @@
 
 Run with one argument, a JSON object: database, listener (a descriptor), key (hex), rules, default, clock (a file),
 first (whether unlinked files may go), connections (a limit on descriptors, optional), constants ({module of the
-store: {name: value}}, optional: a small log, say).
+store: {name: value}}, optional: a small log, say), log and host (optional: of a store that is shared with other hosts).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from avmfs.access import Policy
 from avmfs.store.identity import OPERATOR
@@ -45,7 +46,28 @@ class SharedClock:
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    asked = json.loads(sys.argv[1])
+    if sys.argv[1] == "fork":
+        fork_for_each_line()
+    else:
+        run(json.loads(sys.argv[1]))
+
+
+def fork_for_each_line() -> None:
+    """A writer for each line of stdin, which is as an argument would be; prints their pids. What takes longest of a
+    start, the imports, is done once."""
+    importlib.import_module("avmfs.store.sharedlog.postgres")
+    importlib.import_module("avmfs.store.writer.replicated")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            run(json.loads(line))
+            os._exit(0)
+        print(pid, flush=True)
+
+
+def run(asked: dict[str, Any]) -> None:
     if asked.get("connections"):
         resource.setrlimit(resource.RLIMIT_NOFILE, (asked["connections"], asked["connections"]))
     for module, values in (asked.get("constants") or {}).items():
@@ -54,17 +76,26 @@ def main() -> None:
     path = Path(asked["database"])
     rules = [(pattern, word, None if names is None else tuple(names)) for pattern, word, names in asked["rules"]]
     database.prepare(path)
-    applier = Applier(
-        path,
-        Policy.from_words(rules, asked["default"]),
-        IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024),
-        orphans=True,
-        clock=SharedClock(Path(asked["clock"])),
-    )
+    policy, index = Policy.from_words(rules, asked["default"]), IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024)
+    clock, listener = SharedClock(Path(asked["clock"])), socket.socket(fileno=asked["listener"])
+    if asked.get("log"):
+        from avmfs.store.sharedlog.postgres import PostgresLog
+        from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+
+        log, host = asked["log"], asked["host"]
+        shared = ReplicatedApplier(
+            path, policy, index, orphans=True, clock=clock, shared_log=PostgresLog(log, host), host=host
+        )
+        serve(ReplicatedWriter(listener, bytes.fromhex(asked["key"]), shared, PostgresLog(log, host)))
+        return
+    applier = Applier(path, policy, index, orphans=True, clock=clock)
     applier.alone(OPERATOR, "settle", {})
     if asked["first"]:
         applier.alone(OPERATOR, "reap_all_orphans", {})
-    writer = Writer(socket.socket(fileno=asked["listener"]), bytes.fromhex(asked["key"]), applier)
+    serve(Writer(listener, bytes.fromhex(asked["key"]), applier))
+
+
+def serve(writer: Writer) -> None:
     signal.signal(signal.SIGTERM, lambda *_: writer.stop())
     writer.run()
 

@@ -13,6 +13,7 @@ import pytest
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError
 from avmfs.node import Kind, Node
+from avmfs.store.client.client import Submitter
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.nodes import NODE, node_of
@@ -111,7 +112,7 @@ def test_another_owner_or_mode_is_told_of_the_name_and_the_same_is_not(told: Tol
 # Whoever remembers rows ------------------------------------------------------------------------------------
 
 
-class Here:
+class Here(Submitter):
     """Commands applied in this process, as a Submitter."""
 
     def __init__(self, applier: Applier) -> None:
@@ -119,9 +120,6 @@ class Here:
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         return self.applier.alone(who, command, arguments)
-
-    def close(self) -> None:
-        pass
 
 
 def test_what_is_remembered_is_what_is_stored(told: Told) -> None:

@@ -264,6 +264,41 @@ def test_a_record_that_does_not_fit_stops_the_host(hosts: Hosts) -> None:
     b.close()
 
 
+def lose_last(hosts: Hosts) -> None:
+    """As a failover to a standby that had not got it."""
+    hosts.server.records.pop()
+    hosts.server.newest -= 1
+
+
+def test_a_log_that_has_lost_what_was_applied_here_is_not_written_to(hosts: Hosts) -> None:
+    a = hosts.open("a")
+    write(a, "one.md", b"1")
+    write(a, "two.md", b"2")
+    lose_last(hosts)
+    with pytest.raises(StoreFailed, match="it has lost records"):
+        write(a, "three.md", b"3")
+    assert names(a) == ["one.md", "two.md"]
+    hosts.opened.remove(a)
+    a.close()
+
+
+def test_what_follows_another_record_than_the_one_applied_here_is_not_applied(hosts: Hosts) -> None:
+    """Though it would fit by its number, and by its rows."""
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"1")
+    b._unapplied = True
+    b.resolve()
+    write(a, "two.md", b"2")
+    lose_last(hosts)
+    write(b, "other.md", b"2")
+    write(b, "three.md", b"3")
+    with pytest.raises(StoreFailed, match="does not follow what this host has"):
+        write(a, "four.md", b"4")
+    assert names(a) == ["one.md", "two.md"]
+    hosts.opened.remove(a)
+    a.close()
+
+
 def test_rules_of_the_host_that_changed_them_last_hold_everywhere(hosts: Hosts) -> None:
     other = Policy.from_words([("/memory/*", "rw", None), ("/memory/secret/*", "none", None)], "none")
     a, b = hosts.open("a"), hosts.open("b")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,8 +89,7 @@ def test_a_log_that_another_program_reads_is_put_back_once(tmp_path: Path) -> No
     crew: Any = FakeChildren()
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as reading:
         premises = Premises(paths, Settings(providers=(), permissions=(), default_access="ro"), stack, lambda: True)
-        submitter: Any = SimpleNamespace(close=lambda: None)
-        premises.open(stack, lambda: Store(path, submitter))
+        premises.open(stack, lambda: Store(path))
 
         def read() -> None:
             if log.exists() and log.stat().st_size > 10:  # from the moment on that it has been put back

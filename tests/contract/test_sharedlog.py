@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_a_baton_goes_with_its_connection(opened: Opened) -> None:
 def test_waiting_ends_with_the_next_record(opened: Opened) -> None:
     one, other = opened(), opened()
     append(one, b"1")
-    assert other.wait(0, LIMIT_S) == 1
+    assert other.wait(0, LIMIT_S) == other.head() == 1
     assert other.wait(1, 0.05) == 1
     found: list[int] = []
     waiting = threading.Thread(target=lambda: found.append(other.wait(1, LIMIT_S)))
@@ -142,6 +143,19 @@ def test_the_log_ends_behind_the_newest_two_snapshots(opened: Opened) -> None:
     with pytest.raises(NotFound):
         list(log.snapshot(3))
     append(log, b"10")
+
+
+def test_what_is_cut_is_gone_but_for_its_snapshot(opened: Opened) -> None:
+    log = opened()
+    append(log, *(b"%d" % n for n in range(1, 6)))
+    for number in (2, 4):
+        log.put_snapshot(number, "a", [b"%d" % number])
+    with pytest.raises(NotFound):
+        log.cut(3)
+    assert len(log.snapshots()) == 2
+    log.cut(4)
+    assert [each.number for each in log.snapshots()] == [4] and [each.data for each in log.read(0, 9)] == [b"5"]
+    append(log, b"6")
 
 
 def test_half_a_snapshot_is_none(opened: Opened) -> None:
@@ -184,4 +198,32 @@ def test_who_holds_the_baton_and_says_nothing_loses_it(
         silent.append(record(1))
     assert silent.take() == 1
     for log in (silent, other):
+        log.close()
+
+
+def test_a_host_whose_role_was_revoked_is_out(request: pytest.FixtureRequest) -> None:
+    """With the rights that docs/SCALING.md gives, and from the next call on after they were taken away."""
+    psycopg = pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    role, name = f"build_{secrets.token_hex(4)}", secrets.token_hex(8)
+    server = request.getfixturevalue("postgres")
+    owner, host = PostgresLog(server.database(name)), PostgresLog(server.address(name).replace("avm@", f"{role}@"))
+    owner.create("c1")
+    owner.put_snapshot(0, "a", [b"x"])
+    text = Path(__file__).parents[2].joinpath("docs/SCALING.md").read_text("utf-8")
+    given = text.split("create role build_7", 1)[1].split("```", 1)[0].replace("build_7", role)
+    with psycopg.connect(server.address(name), autocommit=True) as db:
+        db.execute(f"create role {role} {given}")
+        append(host, b"1")
+        host.report("b", 1, 17)
+        host.put_snapshot(1, "b", [b"y"])
+        host.cut(1)
+        db.execute(f"drop owned by {role}; drop role {role}")
+    for asked in (lambda: append(host, b"2"), lambda: host.read(0, 9), lambda: host.head(), lambda: host.wait(0, 0.1)):
+        with pytest.raises(Unreachable):
+            asked()
+    append(owner, b"2")
+    assert [each.data for each in owner.read(0, 9)] == [b"2"]
+    for log in (owner, host):
         log.close()

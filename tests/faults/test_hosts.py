@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from daemons import LIMIT_S, QUIET, Daemon, wait
-from links import Link
 
 from tests.equal_stores import differing
+from tests.links import Link
 
 pytestmark = pytest.mark.mount
-ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))  # the long form is of 20
+WRITERS = 2 if ROUNDS == 1 else 8  # that are killed in a round
+PAUSE_S = 0.0 if ROUNDS == 1 else 0.02  # between two notes of the long form, whose stores are compared whole
 
 
 class Hosts:
@@ -30,10 +36,10 @@ class Hosts:
         self.root, self.address = root, address
         self.all: list[Daemon] = []
 
-    def host(self, name: str, *agents: str, address: str = "", more: str = "") -> Daemon:
+    def host(self, name: str, *agents: str, address: str = "", more: str = "", strict: bool = False) -> Daemon:
         (self.root / name).mkdir()
         made = Daemon(self.root / name)
-        made.mounts(*agents)
+        made.mounts(*agents, more=", coherence: strict" if strict else "")
         made.settings(f"{QUIET}store: {{log: '{address or self.address}', host: {name}{more}}}\n")
         self.all.append(made)
         return made
@@ -44,8 +50,8 @@ class Hosts:
         made.start()
         return made
 
-    def joined(self, name: str, *agents: str, address: str = "", more: str = "") -> Daemon:
-        made = self.host(name, *agents, address=address, more=more)
+    def joined(self, name: str, *agents: str, address: str = "", more: str = "", strict: bool = False) -> Daemon:
+        made = self.host(name, *agents, address=address, more=more, strict=strict)
         avm(made, "cluster", "join")
         made.start()
         return made
@@ -125,6 +131,7 @@ class Load:
             except OSError:
                 self.refused += 1
                 time.sleep(0.05)
+            time.sleep(PAUSE_S)
 
     def end(self) -> None:
         self._over.set()
@@ -152,14 +159,20 @@ def more(load: Load) -> None:
 
 
 def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
+    """Of a host's writer, of all of a host, of the server that keeps the log; each while notes are written."""
     a = hosts.first("alice")
     b = hosts.joined("b", "bob")
     load = Load(a.at("alice"), b.at("bob"))
     for _ in range(ROUNDS):
-        for victim in (a, b):
+        for number in range(WRITERS):
+            victim = (a, b)[number % 2]
             more(load)
             os.kill(victim.status()["store"]["writer_pid"], signal.SIGKILL)
         more(load)
+        for victim in (a, b)[ROUNDS == 1 :]:
+            victim.kill_all()
+            victim.start()
+            more(load)
         postgres.kill()
         time.sleep(0.2)
         postgres.start()
@@ -168,6 +181,65 @@ def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> N
     agreed(a, b)
     for daemon, agent in ((a, "alice"), (b, "bob")):
         load.check(daemon.at(agent))
+
+
+def test_a_failover_to_the_standby_loses_nothing_and_doubles_nothing(root: Path) -> None:
+    """Of PostgreSQL, killed while notes are written; the killed one comes back as the standby of the other."""
+    pytest.importorskip("psycopg")
+    from tests.postgres import programs, running
+
+    if programs() is None or not os.path.exists("/dev/fuse"):
+        pytest.skip("there is no PostgreSQL, or no /dev/fuse")
+    with contextlib.ExitStack() as ending:
+        first = ending.enter_context(running(Path(f"/tmp/avm-pg-{secrets.token_hex(4)}")))
+        primary, number = first, 0
+        first.database("shared")
+        standby = first.standby(f"s{number}")
+        ending.callback(standby.remove)
+        link = Link(standby.port)  # the hosts know two addresses: which servers are behind them changes
+        ending.callback(link.close)
+        near = Link(first.port)
+        ending.callback(near.close)
+        hosts = Hosts(
+            root, f"postgresql://avm@127.0.0.1:{near.port},127.0.0.1:{link.port}/shared?target_session_attrs=read-write"
+        )
+        ending.callback(lambda: [daemon.clean_up() for daemon in hosts.all])
+        a = hosts.first("alice")
+        b = hosts.joined("b", "bob")
+        load = Load(a.at("alice"), b.at("bob"))
+        for _ in range(ROUNDS):
+            more(load)
+            primary.kill()
+            standby.promote()
+            near.to, link.to = link.to, near.to
+            primary, number = standby, number + 1
+            more(load)
+            standby = primary.standby(f"s{number}")
+            ending.callback(standby.remove)
+            link.to = standby.port
+        more(load)
+        load.end()
+        agreed(a, b)
+        for daemon, agent in ((a, "alice"), (b, "bob")):
+            load.check(daemon.at(agent))
+            assert "Traceback" not in daemon.log(), daemon.log()[-4000:]
+
+
+def test_a_machine_whose_disk_is_gone_gets_all_that_was_acknowledged(hosts: Hosts) -> None:
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    load = Load(b.at("bob"))
+    more(load)
+    b.kill_all()
+    load.end()
+    shutil.rmtree(b.root / "data")
+    for path in load.acknowledged[-1:]:
+        wait(lambda name=path[1]: name in (a.at("alice") / "memory/lines.txt").read_text())
+    load.check(a.at("alice"))
+    avm(b, "cluster", "join")
+    b.start()
+    agreed(a, b)
+    load.check(b.at("bob"))
 
 
 def test_links_that_are_cut_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
@@ -222,3 +294,94 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     note.write_text("and again")
     agreed(a, b)
     link.close()
+
+
+def test_what_is_purged_is_nowhere_on_any_host_nor_in_the_log(hosts: Hosts, postgres: Any) -> None:
+    secret = "zqxcanary"
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    note = a.at("alice") / "memory/secret.md"
+    note.write_text(f"the {secret} lives in the attic\n" * 30)
+    note.write_text(f"the {secret} lives in the cellar\n" * 30)
+    for daemon in (a, b):
+        wait(lambda at=daemon: reads(at.at(at.agents[0]) / "memory/secret.md", note.read_text()))
+        avm(daemon, "cluster", "snapshot")
+    note.write_text(f"the {secret} has moved\n" * 30)
+    said = avm(a, "--operator", "purge", "--verify", secret, expect=1)
+    assert "shared log, record" in said and "shared log, snapshot" in said
+    before = records(hosts.address)
+    avm(a, "-a", "alice", "purge", "/memory/secret.md", "--yes")
+    for daemon in (a, b):
+        wait(lambda at=daemon: nowhere(at, secret))
+    (a.at("alice") / "memory/other.md").write_text("after")
+    wait(lambda: reads(b.at("bob") / "memory/other.md", "after"))
+    agreed(a, b)
+    assert not {number for number, _ in before} & {number for number, _ in records(hosts.address)}
+    with psycopg_to(postgres.address()) as db:
+        db.execute("checkpoint")
+    files = [each.read_bytes() for each in (postgres.folder / "data/base").rglob("*") if each.is_file()]
+    marks = [data[8:40] for _, data in before if secret.encode() in zlib.decompress(data)]
+    assert marks and not any(mark in file for mark in marks for file in files)
+    c = hosts.joined("c", "carol")
+    agreed(a, c)
+
+
+def nowhere(daemon: Daemon, text: str) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-m", "avmfs.cli", "--operator", "purge", "--verify", text],
+        env=daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    return done.stdout == "(nowhere)\n"
+
+
+def psycopg_to(address: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(address, autocommit=True)
+
+
+def records(address: str) -> list[tuple[int, bytes]]:
+    with psycopg_to(address) as db:
+        return [(number, bytes(data)) for number, data in db.execute("select number, data from avm_record")]
+
+
+def test_a_strict_mount_shows_what_was_acknowledged_anywhere_however_slow_its_link(hosts: Hosts, postgres: Any) -> None:
+    """The host hears of records late; what it opens and looks for is never older than what the other was told is
+    done. Without its log it says so, and shows nothing that may be old."""
+    link = Link(postgres.port)
+    a = hosts.first("alice")
+    over = postgres.over_tcp(link.port, hosts.address.split("/")[3].split("?")[0])
+    b = hosts.joined("b", "bob", address=over, strict=True)
+    link.delay_s = 0.05
+    note = "memory/note.md"
+    for number in range(30):
+        if number % 3 == 2:
+            (a.at("alice") / note).unlink()
+            assert not (b.at("bob") / note).exists()
+        else:
+            (a.at("alice") / note).write_text(str(number))
+            assert (b.at("bob") / note).read_text() == str(number)
+        (a.at("alice") / f"memory/of-{number}").mkdir()
+        assert f"of-{number}" in os.listdir(b.at("bob") / "memory")
+    (a.at("alice") / note).write_text("last")
+    link.down = True
+    link.cut()
+    with pytest.raises(OSError, match="Input/output"):
+        (b.at("bob") / note).read_text()
+    (a.at("alice") / note).write_text("later")
+    link.down = False
+    wait(lambda: not failing(b.at("bob") / note))
+    assert (b.at("bob") / note).read_text() == "later"
+    link.close()
+
+
+def failing(path: Path) -> bool:
+    try:
+        path.read_text()
+    except OSError as e:
+        assert e.errno == errno.EIO
+        return True
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import mmap
@@ -61,6 +62,15 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def code_of(function: Callable[..., object], *arguments: Any) -> int | None:
+    """The errno of the OSError that it raises, None where it does not."""
+    try:
+        function(*arguments)
+    except OSError as e:
+        return e.errno
+    return None
 
 
 def in_background(work: Callable[[], Any]) -> Callable[[], Any]:
@@ -154,6 +164,30 @@ def test_uncommitted_bytes_survive_and_close_commits_them(mounted: Mounted) -> N
         mounted.kill()
         assert os.fstat(file).st_size == len(body)
     assert (mounted.daemon.at("bob") / "memory/big").read_bytes() == body
+
+
+def test_what_was_refused_stays_so_and_who_has_not_been_told_is_told(daemon: Daemon) -> None:
+    daemon.settings(QUIET + "agents: {alice: {quota: {bytes: 100000}}}\n")
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    mounted = Mounted(daemon)
+    path = mounted.memory / "f"
+    path.write_bytes(b"old")
+    with opened(path, os.O_WRONLY) as two, opened(path, os.O_RDONLY) as reader:
+        one = os.open(path, os.O_WRONLY)
+        os.pwrite(two, b"small", 0)
+        os.pwrite(one, b"x" * 160_000, 0)
+        assert code_of(os.close, one) == errno.EDQUOT
+        mounted.kill()
+        assert (path.read_bytes(), os.pread(reader, 9, 0), os.fstat(two).st_size) == (b"old", b"old", 3)
+        assert code_of(os.pwrite, two, b"more", 0) == errno.EDQUOT
+        mounted.kill()
+        assert code_of(os.fsync, two) == errno.EDQUOT and code_of(os.fsync, two) is None
+        os.pwrite(two, b"n", 0)
+        mounted.kill()
+        assert code_of(os.fsync, two) == errno.EDQUOT, "once more: nobody can tell whom the predecessor had told"
+        assert code_of(os.fsync, two) is None
+    assert path.read_bytes() == (daemon.at("bob") / "memory/f").read_bytes() == b"nld"
 
 
 def test_requests_that_nobody_answers_wait_for_the_successor(mounted: Mounted) -> None:

@@ -69,6 +69,21 @@ class Web:
         return str(got.json["result"]["token"])
 
 
+class Visitor:
+    def __init__(self, web: Web, agent: str, **more: Any) -> None:
+        self.web = web
+        got = web.ask("GET", f"/sign-in?code={web.code(agent, **more)}")
+        assert got.status == 303, got
+        self.cookie = got.headers["set-cookie"].partition(";")[0]
+
+    def get(self, where: str, **query: Any) -> Answer:
+        return self.web.ask("GET", where + ("?" + urllib.parse.urlencode(query) if query else ""), cookie=self.cookie)
+
+    def send(self, form: str, origin: bool = True, **given: Any) -> Answer:
+        sent = {"origin": f"http://{self.web.host}:{self.web.port}"} if origin else {}
+        return self.web.ask("POST", f"/do/{form}", urllib.parse.urlencode(given).encode(), cookie=self.cookie, **sent)
+
+
 def of(daemon: Daemon) -> Web:
     return Web(daemon.status()["http"]["url"], daemon.run)
 

@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import pytest
-from http_world import SETTINGS, Answer, Web, of, started
+from http_world import SETTINGS, Answer, Visitor, Web, of, started
 from log_lines import unexpected
 
 from avmfs.http import pages
@@ -60,21 +59,6 @@ def seen(answer: Answer) -> Strict:
     found.feed(answer.body.decode())
     assert found.strange == []
     return found
-
-
-class Visitor:
-    def __init__(self, web: Web, agent: str, **more: Any) -> None:
-        self.web = web
-        got = web.ask("GET", f"/sign-in?code={web.code(agent, **more)}")
-        assert got.status == 303, got
-        self.cookie = got.headers["set-cookie"].partition(";")[0]
-
-    def get(self, where: str, **query: Any) -> Answer:
-        return self.web.ask("GET", where + ("?" + urlencode(query) if query else ""), cookie=self.cookie)
-
-    def send(self, form: str, origin: bool = True, **given: Any) -> Answer:
-        sent = {"origin": f"http://{self.web.host}:{self.web.port}"} if origin else {}
-        return self.web.ask("POST", f"/do/{form}", urlencode(given).encode(), cookie=self.cookie, **sent)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +150,8 @@ def test_a_slider_of_hours_is_a_time_of_the_path(filled: Web) -> None:
 def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     root = Path("/tmp") / f"avm-{tmp_path_factory.mktemp('w').name}-{id(tmp_path_factory) % 10_000}"
     root.mkdir()
-    daemon = started(root, SETTINGS.replace("0'}", "0', write: true}"))
+    held = "trust: [{source: web, pattern: '/memory/shared/held/*', action: quarantine}]\n"
+    daemon = started(root, SETTINGS.replace("0'}", "0', write: true}") + held + "search: {query_log: 10}\n")
     try:
         yield of(daemon)
         assert unexpected(daemon.log(), []) == [], daemon.log()[-6000:]
@@ -203,25 +188,37 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         assert door.call("read", path=path)["data"] == b"one\n"
 
 
-def test_a_browser_runs_nothing_and_complains_of_nothing(filled: Web) -> None:
-    driver = pytest.importorskip("playwright.sync_api")
-    if (program := shutil.which("chromium")) is None:
-        pytest.skip("chromium is not installed")
-    key, _, value = Visitor(filled, "bob").cookie.partition("=")
-    said: list[str] = []
-    with driver.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
-        context.add_cookies([{"name": key, "value": value, "url": filled.url}])
-        tab = context.new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on("dialog", lambda dialog: (said.append("dialog"), dialog.dismiss()))
-        for where in [*pages.PAGES, "/tree?path=/memory/shared", *(f"/recall?{urlencode({'q': q})}" for q in HOSTILE)]:
-            if where == "/note":
-                where += "?path=/memory/shared/by bob 0.md"
-            tab.goto(filled.url + where)
-            wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-            assert not wide, where
-        browser.close()
-    assert said == []
+def test_what_waits_in_quarantine_is_let_out_or_removed_from_the_page(writable: Web) -> None:
+    alice = Visitor(writable, "alice")
+    with contextlib.closing(writable.door("alice")) as door:
+        for number in (1, 2):
+            door.call("remember", content=f"page {number}", path=f"/shared/held/{number}.md", source="web")
+        shown = seen(alice.get("/trash")).text
+        assert "/memory/shared/held/1.md" in shown and "web" in shown
+        assert alice.send("let-out", path="/shared/held/1.md").status == 303
+        assert alice.send("reject", path="/shared/held/2.md").status == 303
+        assert door.call("quarantine")["held"] == []
+        assert door.call("read", path="/shared/held/1.md")["data"] == b"page 1\n"
+        assert alice.send("reject", path="/shared/held/1.md").status == 400
+
+
+def test_looking_at_a_recall_is_no_question_of_the_agents(writable: Web) -> None:
+    alice = Visitor(writable, "alice")
+    with contextlib.closing(writable.door("alice")) as door:
+        door.call("write", path="/shared/ferry.md", data=b"the ferry leaves at nine\n")
+        looked = seen(alice.get("/recall", q="ferry")).text
+        assert "the ferry leaves at nine" in looked and "score" in looked
+        assert door.call("questions")["questions"] == []
+        handle = door.call("listing", path="/shared", q="ferry")["entries"][0]["handle"]
+        at = f"/note?path=%2F{quote(handle)}"
+        assert at in seen(alice.get("/recall", q="ferry")).links
+        assert "the ferry leaves at nine" in seen(writable.ask("GET", at, cookie=alice.cookie)).text
+        door.call("recall", q="ferry")
+        assert [each["q"] for each in door.call("questions")["questions"]] == ["ferry"]
+
+
+def test_the_logs_chain_is_verified_where_the_operator_asks_for_it(writable: Web) -> None:
+    operator, alice = Visitor(writable, "operator", operator=True), Visitor(writable, "alice")
+    assert "/upkeep?verify=1" in seen(operator.get("/upkeep")).links
+    assert "The log's chain holds" in seen(operator.get("/upkeep", verify="1")).text
+    assert "chain" not in seen(alice.get("/upkeep", verify="1")).text

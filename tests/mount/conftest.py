@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World
+from mount_world import OnTwoHosts, Place, World
 from new_file_steps import used
 
 HANGS_AFTER_S = 500.0
@@ -28,8 +30,20 @@ def settings() -> str:
 
 
 @pytest.fixture(scope="module")
-def world(mounts: list[dict[str, Any]], settings: str) -> Iterator[World]:
-    world = World(mounts, settings)
+def two_hosts() -> bool:
+    """Is bob's mount on another host? A module may say so; AVM_TWO_HOSTS=1 says so of all."""
+    return os.environ.get("AVM_TWO_HOSTS") == "1"
+
+
+@pytest.fixture(scope="module")
+def world(
+    mounts: list[dict[str, Any]], settings: str, two_hosts: bool, request: pytest.FixtureRequest
+) -> Iterator[World]:
+    if two_hosts:
+        address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+        world: World = OnTwoHosts(mounts, settings, address)
+    else:
+        world = World(mounts, settings)
     try:
         world.start()
         yield world

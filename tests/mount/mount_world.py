@@ -340,6 +340,41 @@ class World:
         assert not problems, "\n".join(problems)
 
 
+class OnTwoHosts(World):
+    """bob's mount is another daemon's, with a home and a copy of the store of its own; ``log`` is what makes them one.
+    Mounts are strict, or who is told of something on one host might look before it has come to the other."""
+
+    def __init__(self, entries: Sequence[dict[str, Any]], settings: str, log: str) -> None:
+        kept = [{**entry, "coherence": "strict"} for entry in entries]
+        shared = f"store: {{log: '{log}', host: %s}}\n"
+        there = [entry for entry in kept if entry["agent_id"] == "bob"]
+        super().__init__([entry for entry in kept if entry not in there], settings + shared % "a")
+        self.other = World(there, settings + shared % "b")
+        self.mounts.update(self.other.mounts)
+
+    def start(self) -> None:
+        self.join(self, "init")
+        super().start()
+        self.join(self.other, "join")
+        self.other.start()
+
+    def join(self, world: World, how: str) -> None:
+        python_m = [sys.executable, "-m", "avmfs.cli", "cluster", how]
+        done = subprocess.run(python_m, env=world.environ, timeout=LIMIT_S, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def kill(self) -> None:
+        self.other.kill()
+        super().kill()
+
+    def end(self) -> None:
+        self.other.expected = self.expected
+        try:
+            self.other.end()
+        finally:
+            super().end()
+
+
 def housekeeping_is_done(world: World, sharing: str) -> bool:
     """What has expired is gone, which those who saw it see in every number that changes then; and what ``sharing`` lets
     everybody learn is told. The keeper gets to both within half a minute: who compares what an agent is shown before

@@ -31,6 +31,7 @@ RUNS = {
     "bench_programs": ["--notes", "60", "--variants", "ext4,avmfs"],
     "bench_beside": ["--ops", "stat"],
     "bench_files": [],
+    "bench_http": ["--sizes", "60", "--pairs", "2"],
     "bench_idle": ["--mounts", "2"],
     "bench_live": [],
     "bench_mail": ["--messages", "20"],
@@ -45,6 +46,7 @@ RUNS = {
     "bench_agent_efficiency": ["--budgets", "100,500"],
     "bench_academic": [str(ROOT / "benchmarks/data/longmemeval.json"), "--budgets", "200"],
     "bench_value": ["--categories", "real_world"],
+    "bench_hosts": ["--hosts", "2"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
@@ -55,6 +57,7 @@ SELDOM = {
     "bench_programs",
     "bench_beside",
     "bench_files",
+    "bench_http",
     "bench_idle",
     "bench_live",
     "bench_mail",
@@ -70,6 +73,7 @@ SELDOM = {
     "bench_recovery",
     "bench_attacks",
     "bench_past",
+    "bench_hosts",
 }
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 

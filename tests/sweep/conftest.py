@@ -1,8 +1,10 @@
-"""One daemon, three mounts, planted once for all sweeps; copies of its store to do as one likes with."""
+"""One daemon, three mounts, planted once for all sweeps; copies of its store to do as one likes with. With
+AVM_TWO_HOSTS=1 who asks is on another host, and the copies are of that one's store."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import sys
 import tempfile
@@ -13,14 +15,19 @@ import pytest
 
 sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "cli", "mcp"))
 
-from mount_world import World
+from mount_world import OnTwoHosts, World
 from planting import SETTINGS, Planted, plant
 from recipes import Ground
 
 
 @pytest.fixture(scope="session")
-def planted() -> Iterator[Planted]:
-    world = World([{"agent_id": agent, "xattr": True} for agent in ("alice", "bob", "carol")], SETTINGS)
+def planted(request: pytest.FixtureRequest) -> Iterator[Planted]:
+    entries = [{"agent_id": agent, "xattr": True} for agent in ("alice", "bob", "carol")]
+    if os.environ.get("AVM_TWO_HOSTS") == "1":
+        address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+        world: World = OnTwoHosts(entries, SETTINGS, address)
+    else:
+        world = World(entries, SETTINGS)
     try:
         world.start()
         yield plant(world)
@@ -53,10 +60,12 @@ def copies(planted: Planted) -> Iterator[Callable[..., Path]]:
             (root / "config").mkdir(parents=True)
             (root / "data").mkdir(mode=0o700)
             (root / "config/config.yaml").write_text(SETTINGS)
-            given = (source or (frozen if number > 1 else planted.world.root)) / "data/avm.db"
+            asked = planted.world.other if isinstance(planted.world, OnTwoHosts) else planted.world
+            given = (source or (frozen if number > 1 else asked.root)) / "data/avm.db"
             with sqlite3.connect(f"file:{given}?mode=ro", uri=True) as before:
                 with sqlite3.connect(root / "data/avm.db") as after:
                     before.backup(after)
+                    after.execute("delete from setting where key = 'shared_log'")  # nobody else writes to it
                 after.close()
             before.close()
             return root

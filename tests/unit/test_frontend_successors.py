@@ -13,6 +13,7 @@ import pytest
 from views_fixtures import World, opened
 
 from avmfs import handover as kept
+from avmfs.errors import OverQuota
 from avmfs.fuse import protocol as p
 from avmfs.fuse.entry_cache import EntryCache
 from avmfs.fuse.file_ops import FileOps
@@ -21,10 +22,12 @@ from avmfs.fuse.handover import Handover
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
+from avmfs.memory import Memory
 from avmfs.store.client.inflight import COMMIT, REQUEST
 from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs.attributes import Caller
+from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
 
 
@@ -60,7 +63,7 @@ def test_an_append_is_answered_before_its_work_ends(world: World) -> None:
         assert p.OUT_HEADER.unpack_from(reply) == (len(reply), 0, 7)
         steps.append("answered")
 
-    world.store.once = once  # type: ignore[method-assign]
+    world.store.once = once
     quick: dict[int, Callable[..., bytes | None]] = {}
     session: Any = SimpleNamespace(answers=quick.update, serves=lambda handlers, **how: None, send=told)
     numbers, handles = Inodes(tree, continuity), Handles(continuity)
@@ -94,6 +97,51 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     )
     waiting.write(0, b"not yet")  # type: ignore[union-attr]
     settled: list[tuple[int, set[int]]] = []
-    world.store.settle = lambda kind, still: settled.append((kind, still))  # type: ignore[method-assign]
+    world.store.settle = lambda kind, still: settled.append((kind, still))
     Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
     assert settled == [(COMMIT, {found.node.id})]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("killed_before", [None, "set", "drop"])
+def test_what_was_given_up_stays_so_and_who_was_not_told_yet_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, killed_before: str | None
+) -> None:
+    """``killed_before``: the step that the process did not come to."""
+    memory = kept.make()
+    tree, node, first = made(world, b"f", os.O_RDWR)
+    first.write(0, b"old")
+    first.flush()
+    first.release()
+    handles = Handles(Handover(tree, memory))
+    handle, reader = tree.open_file(tree.peek(node), os.O_RDWR), tree.open_known(node)
+    numbers = [handles.keep(each, unique) for unique, each in enumerate((handle, reader), 1)]
+    handle.write(0, b"refused")
+
+    def no_room(self: Memory, command: str, **arguments: Any) -> Any:
+        raise OverQuota("no room")
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "submit", no_room)
+        if killed_before is not None:
+            patched.setattr(kept.Rows if killed_before == "set" else kept.Log, killed_before, killed)
+        with pytest.raises(OverQuota if killed_before is None else Killed):
+            handle.fsync()
+    after = Tree(tree.memory, uid=0, gid=0)
+    continuity = Handover(after, kept.reopen(memory.tables, memory.log_file))
+    successor, looks = (continuity.handles[number] for number in numbers)
+    assert isinstance(successor, FileHandle) and isinstance(looks, FileHandle)
+    assert successor.read(0, 10) == looks.read(0, 10) == b"old" and after.attributes_of(node).size == 3
+    looks.flush()
+    with pytest.raises(OverQuota):
+        successor.write(0, b"more")
+    with pytest.raises(OverQuota):
+        successor.flush()
+    successor.write(0, b"new")
+    successor.flush()
+    assert looks.read(0, 10) == b"new"

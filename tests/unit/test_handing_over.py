@@ -16,7 +16,7 @@ from views_fixtures import World, opened
 
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import Invalid, NotFound
-from avmfs.mcp import handing_over
+from avmfs.mcp import overview
 from avmfs.rpc import methods
 from avmfs.views.documents import disputed
 
@@ -107,9 +107,9 @@ def test_a_mcp_client_is_told_of_urgent_mail_that_a_digest_leaves_out(world: Wor
     call = SimpleNamespace(
         door=lambda method, **given: ask(world, "alice", method, **given), urgent_is_shown=lambda: shown.append(True)
     )
-    assert handing_over.avm_digest(call, limit=1).value.urgent == 1 and shown == [True]
+    assert overview.avm_digest(call, limit=1).value.urgent == 1 and shown == [True]
     world.agent("bob").memory.tell("alice", "look again", priority="urgent")
-    assert handing_over.avm_digest(call, limit=1).value.urgent == 2 and shown == [True]
+    assert overview.avm_digest(call, limit=1).value.urgent == 2 and shown == [True]
 
 
 def test_disputes_of_a_directory_are_all_found_however_many_newer_ones_stand_elsewhere(world: World) -> None:
@@ -147,7 +147,7 @@ def test_a_bundle_of_nothing_says_when_words_alone_were_searched(world: World, m
     found = ask(world, "alice", "bundle", q="zebra crossings")
     assert found["text"] == "" and found["degraded"] == "the model is loading"
     call = SimpleNamespace(door=lambda method, **given: ask(world, "alice", method, **given))
-    assert handing_over.avm_bundle(call, "zebra crossings").text == said
+    assert overview.avm_bundle(call, "zebra crossings").text == said
 
 
 def test_a_bundle_has_notes_times_and_links_within_its_budget(world: World) -> None:

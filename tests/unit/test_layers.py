@@ -105,6 +105,7 @@ HEAVY = (
     "tree_sitter",
 )
 LONGEST = 500  # lines of a module: more than one idea, almost always
+LONGEST_FUNCTION = 60  # lines, from ``def`` to its last
 TOO_LONG: dict[str, str] = {}  # module: why it is still two ideas in one
 LAZY_EXPORT = "avmfs"  # avmfs/__init__.py: `from avmfs import AVM`, when it is asked for
 
@@ -251,6 +252,17 @@ def test_only_the_embedder_its_host_and_the_index_of_code_import_models_and_pars
 )
 def test_a_module_is_one_idea(name: str) -> None:
     assert len(modules()[name].read_text("utf-8").splitlines()) <= LONGEST
+
+
+def test_a_function_is_read_in_one_screen() -> None:
+    too_long = [
+        f"{name}.{node.name}"
+        for name in modules()
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+    ]
+    assert too_long == []
 
 
 @pytest.mark.parametrize("name", sorted(modules()))

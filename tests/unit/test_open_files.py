@@ -12,6 +12,7 @@ from views_fixtures import opened
 
 from avmfs.errors import OverQuota
 from avmfs.memory import Memory
+from avmfs.vfs import open_file
 from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
@@ -90,45 +91,97 @@ def test_what_follows_an_append_makes_it_durable_once(tree: Tree, monkeypatch: p
     assert asked.now() == ["set_attributes", "sync"], "times are kept as bytes are"
 
 
-def _refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[FileHandle, int]:
+def no_room(self: Memory, command: str, **arguments: Any) -> Any:
+    raise OverQuota("no room")
+
+
+def _refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> FileHandle:
     """A handle with edits that its close has refused; by now there is room."""
-    where, _ = tree.lookup(tree.node(1), b"memory")
-    assert isinstance(where, Real)
-    found, handle = tree.create(where, b"f", 0o644, os.O_WRONLY, Caller(os.getuid(), os.getgid()))
-    assert isinstance(found, Real) and isinstance(handle, FileHandle)
+    (handle,) = _opened(tree, os.O_RDWR)
     handle.write(0, b"too much")
-
-    def no_room(self: Memory, command: str, **arguments: Any) -> Any:
-        raise OverQuota("no room")
-
     with monkeypatch.context() as patched:
         patched.setattr(Memory, "submit", no_room)
-        with pytest.raises(OverQuota):
+        with pytest.raises(OverQuota, match="no room"):
             handle.flush()
-    return handle, found.node.id
+    return handle
 
 
-def test_what_close_has_refused_is_not_committed_behind_the_back_of_who_was_told(
+def test_what_close_has_refused_is_shown_and_tried_no_more(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its writer has perhaps unlinked it: the bytes would be charged to the agent, where nobody can free them."""
-    handle, node = _refused(tree, monkeypatch)
-    handle.release()
-    assert tree.peek(node).size == 0
-    assert "are lost: no room" in caplog.text
-
-
-def test_a_second_close_tries_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle, node = _refused(tree, monkeypatch)
+    handle = _refused(tree, monkeypatch)
+    asked = Asked(monkeypatch)
+    assert (handle.read(0, 10), handle.file.now().size) == (b"first", 5)
     handle.flush()
     handle.release()
-    assert tree.peek(node).size == 8
+    assert asked.now() == [] and tree.peek(handle.file.node).size == 5
+    assert caplog.text == "", "who wrote it was told"
 
 
-def test_pages_that_come_after_the_refusal_are_committed_with_all_before(
+def test_what_is_written_after_the_refusal_is_committed_alone(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = _refused(tree, monkeypatch)
+    handle.write(5, b"!")
+    handle.release()
+    assert tree.open_known(handle.file.node).read(0, 10) == b"first!"
+
+
+def test_pages_that_nobody_can_be_told_of_are_lost_aloud(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle, other, reader = _opened(tree, os.O_RDWR, os.O_RDWR, os.O_RDONLY)
+    dropped: list[int] = []
+    tree.opened.gave_up = dropped.append
+    handle.write(0, b"!", mapped=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "submit", no_room)
+        handle.release()
+    assert "are lost: no room" in caplog.text and dropped == [handle.file.node]
+    assert reader.read(0, 10) == b"first"
+    reader.flush()
+    with pytest.raises(OverQuota):
+        other.flush()  # it may have been its pages: the kernel sends them through any handle
+
+
+def test_each_process_is_told_once_and_writes_nothing_before(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, other, idle = _opened(tree, os.O_RDWR, os.O_RDWR, os.O_RDWR)
+    reader = tree.open_known(handle.file.node)
+    asker = [os.getpid()]
+    tree.opened.asker = lambda: asker[0]
+    handle.write(0, b"one")
+    other.write(2, b"two")
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "submit", no_room)
+        with pytest.raises(OverQuota):
+            reader.fsync()  # it has written nothing, and is told that what there is was refused
+    idle.write(9, b"?")
+    for process in (os.getpid(), 1):
+        asker[0] = process
+        for each in (handle, other):
+            for append in (False, True):
+                with pytest.raises(OverQuota):
+                    each.write(0, b"x", append=append)
+            with pytest.raises(OverQuota):
+                each.truncate(0)
+            with pytest.raises(OverQuota):
+                each.flush()
+            each.flush()
+            each.fsync()
+    assert reader.read(0, 10) == b"first\0\0\0\0?"
+    handle.write(0, b"F")
+    handle.flush()
+    assert reader.read(0, 10) == b"First\0\0\0\0?"
+
+
+def test_a_write_that_cannot_commit_what_came_before_takes_nothing_and_gives_nothing_up(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle, node = _refused(tree, monkeypatch)
-    handle.write(8, b"!")
-    handle.release()
-    assert tree.peek(node).size == 9
+    (handle,) = _opened(tree, os.O_RDWR)
+    handle.write(0, bytes(open_file.SPILL_BYTES - 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "submit", no_room)
+        for append in (False, True):
+            with pytest.raises(OverQuota):
+                handle.write(0, b"more", append=append)
+    handle.flush()
+    assert tree.open_known(handle.file.node).read(0, 10) == bytes(10)

@@ -359,24 +359,19 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "close": {"*"},  # the ways to what is in the tables
     "capacity": {"avmfs.vfs.statfs"},
     "nonce": {"*"},
-    "watch": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
     "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
-    "vector_model": {"avmfs.rpc.describing"},
+    "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),
     "idle_documents": set(),
     "anything_expired": set(),
     "unwiped": set(),
+    "followed": set(),
+    "uncut": set(),
     "connection": set(),
-    "match_subscriptions": {"avmfs.rpc.mail", "avmfs.rpc.subscriptions"},
-    "feed_cache": {"*"},
-    "keep": {"*"},
-    "once": {"*"},
-    "left": {"*"},
-    "settle": {"*"},
-    "attended": {"*"},
+    "match_subscriptions": {"avmfs.rpc.mail"},
 }
 
 _NEW = {"mode": 0o644, "name": b"new"}
@@ -389,6 +384,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "merge": lambda it: {"run": 1, "nodes": [it.file, it.other], "ctimes": [it.node.ctime if it.node else 0] * 2},
     "summarise": lambda it: {"run": 1, "path": [b"memory", b"s"], "data": b"x", "nodes": [it.file], "ctimes": [0]},
     "begin_consolidation": lambda it: {"every": 1},
+    "deliver_digest": lambda it: {"agent": "bob", "due": 1, "told": 1, "body": "x"},
     "archive_cold": lambda it: {"run": 1, "nodes": [it.file], "ctimes": [0]},
     "take_back": lambda it: {"run": 1, "document": it.document},
     "put_back": lambda it: {"node": it.file},

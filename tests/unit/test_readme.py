@@ -63,6 +63,10 @@ def test_the_recording_is_of_the_commands_that_are_shown_and_the_picture_of_the_
     assert [line.removeprefix("$ ") for line in shown.split("\r\n") if line.startswith("$ ")] == recording.commands()
     assert "trim NVDA before earnings.\r\n  RSI at 72" in shown  # what the recall found
     assert recording.picture(recorded) == recording.PICTURE.read_text("utf-8")
+    import recording_top
+
+    _, *told = map(json.loads, recording_top.CAST.read_text("utf-8").splitlines())
+    assert recording_top.picture([(at, said) for at, _, said in told]) == recording_top.PICTURE.read_text("utf-8")
 
 
 def test_the_dockerfile_calls_what_there_is() -> None:

@@ -18,7 +18,7 @@ from avmfs.store import commands as store_commands
 
 TREE = Path(__file__).parents[2]
 ADDED = {
-    "views/reading.py": """
+    "views/about.py": """
 
 @view("words", "file", summary="how many words it has")
 def words(context: Context) -> str:

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.search import lexical, signals
+from avmfs.search import fresh, lexical, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.fusion import POOL, Ranked, fuse
@@ -65,6 +66,21 @@ def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
     index = made.index(ALICE)
     table = index.table()
     return lexical.search(table, terms, index.postings).over(np.arange(len(table.passages)))
+
+
+def test_what_gets_its_vectors_while_it_is_asked_for_is_found() -> None:
+    nothing, dinner = Answer("q", (), None, 0), engine(corpus()).search(ALICE, "noodles", limit=1)
+    answers = [nothing, dinner]
+
+    class Embedding:
+        """A store whose one waiting note is embedded during the first question."""
+
+        def queue_lengths(self) -> tuple[int, int]:
+            return 0, int(len(answers) == 2)
+
+    assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is dinner
+    answers = [nothing]
+    assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is nothing
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
@@ -249,6 +265,20 @@ def test_relevance_is_absolute_and_either_witness_can_convince() -> None:
     assert relevance_of([0.7, *field], [0.0] * 501)[0] > 0.9, "a paraphrase"
     assert relevance_of([0.1, *field], [1.0] + [0.0] * 500)[0] > 0.9, "a number that means nothing"
     assert relevance_of([0.45, *field], [0.5] + [0.0] * 500)[0] > 0.9, "both"
+
+
+def test_witnesses_are_of_one_passage_and_words_say_less_where_a_model_finds_something_else() -> None:
+    field = [0.0] * 200
+    apart = relevance_of([0.35, 0.0, *field], [0.0, 0.75, *field])
+    together = relevance_of([0.35, 0.0, *field], [0.75, 0.0, *field])
+    assert max(apart) < 0.7 < 0.95 < max(together)
+    own, nothing = np.array([0.1, *field]), np.array([0.65, *field])
+    german = [float(relevance(own, own, nothing, np.ones(201), known=known).max()) for known in (0.3, 1.0)]
+    assert german[1] < 0.35 < 0.45 < german[0], "a model that knows the question little says little against words"
+    unseen = relevance_of([math.nan, math.nan], [0.75, 0.0])
+    assert unseen[0] > 0.9 > 0.3 > relevance_of([0.0, *field], [0.75, *field])[0], "no model, or one that says no"
+    # What has no vector yet is not held against the question: its nearest may be as near as any.
+    assert max(relevance_of([0.35, math.nan, *field], [0.0, 0.75, *field])) > 0.9
 
 
 def test_the_nearest_of_few_is_more_than_the_nearest_of_many() -> None:

@@ -14,7 +14,7 @@ from views_fixtures import World, opened
 from avmfs import paths, views
 from avmfs.errors import Invalid
 from avmfs.node import Kind
-from avmfs.views import View, registry, table
+from avmfs.views import View, about, registry
 
 ALL = views.all_views()
 STILL = [view for view in ALL if view.name != "next"]  # which is there to take a file
@@ -219,7 +219,7 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
 def test_help_lists_every_view_and_parameter(world: World) -> None:
     text = world.agent("bob").cat("/:help")
     for view in ALL:
-        assert f"\n{table.call(view)}  [" in text
+        assert f"\n{about.call(view)}  [" in text
         assert view.summary in text and view.writes in text
         for parameter in view.parameters:
             assert f"    {parameter.name}: " in text
@@ -227,7 +227,7 @@ def test_help_lists_every_view_and_parameter(world: World) -> None:
 
 def test_info_is_the_same_list_for_one_file(world: World) -> None:
     lines = world.agent("bob").cat("/shared/note.md:info").splitlines()
-    assert [line.split()[0] for line in lines] == [table.call(view) for view in ALL if "file" in view.on]
+    assert [line.split()[0] for line in lines] == [about.call(view) for view in ALL if "file" in view.on]
 
 
 def test_error_tells_the_last_reason(world: World) -> None:

@@ -19,6 +19,7 @@ from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.search.engine import Engine
 from avmfs.services import Services
+from avmfs.store.client.client import Submitter
 from avmfs.store.schema import database
 from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
@@ -41,7 +42,7 @@ class Clock:
         self.at += int(minutes * MINUTE)
 
 
-class AppliedHere:
+class AppliedHere(Submitter):
     """Submits to an applier in this process: direct mode, with the test's clock."""
 
     def __init__(self, path: Path, policy: Policy, index: IndexRules, clock: Clock) -> None:

@@ -56,32 +56,30 @@ class Backup:
 def held(folder: Path) -> Iterator[None]:
     """The folder, made where it is not there, for this process alone. Raises Busy."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy("a backup is being made there, or restored from", os.fspath(folder)) from None
+    with _locked(folder, os.O_RDWR, fcntl.LOCK_EX, "a backup is being made there, or restored from"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
 def held_still(folder: Path) -> Iterator[None]:
     """While it lasts no backup is made or removed there; others may read too. Raises Busy."""
-    try:
-        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as e:
-        if e.errno not in (errno.EROFS, errno.EACCES):
-            raise
-        yield  # a copy without a lock where nothing can be written
-        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(folder, os.O_RDONLY, fcntl.LOCK_SH, "a backup is being made there"))
+        except OSError as e:
+            if e.errno not in (errno.EROFS, errno.EACCES):
+                raise  # else: a copy without a lock where nothing can be written
+        yield
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, access: int, kind: int, busy: str) -> Iterator[None]:
+    descriptor = os.open(folder / "lock", access | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy("a backup is being made there", os.fspath(folder)) from None
+            raise Busy(busy, os.fspath(folder)) from None
         yield
     finally:
         os.close(descriptor)

@@ -12,6 +12,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,14 @@ from avmfs.store.backup import image
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.repair import traces
 from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
 from avmfs.store.sharedlog.protocol import SharedLog
 
 CHUNK: Final = 4 * 1024 * 1024
+READ: Final = 64  # records at a time
 LOCK_S: Final = 1.0
 _IN_FORCE: Final = "select value from setting where key = 'policy_text'"
 
@@ -40,7 +43,7 @@ def init(path: Path, log: SharedLog, host: str) -> Position:
         try:
             log.create(found.cluster if found is not None else uuid.uuid4().hex)
         except Exists:
-            if found is None and (log.snapshots() or log.wait(0, 0.0)):
+            if found is None and (log.snapshots() or log.head()):
                 raise
             if found is not None and found.cluster != log.cluster():
                 raise Exists("this store is one host of another log: avm cluster leave", os.fspath(path)) from None
@@ -94,9 +97,24 @@ def leave(path: Path, log: SharedLog, host: str) -> None:
     log.forget(host)
 
 
+def traces_of(log: SharedLog, text: str) -> Iterator[traces.Trace]:
+    """Every place of the log where these characters are: in what a record changes, or in a snapshot."""
+    number = 0
+    while found := log.read(number, READ):
+        for record in found:
+            number = record.number
+            places = traces.in_bytes(zlib.decompress(record.data), text)
+            yield from (traces.Trace(f"shared log, record {number}", where) for where in places)
+    for each in log.snapshots():
+        with tempfile.TemporaryDirectory(prefix="avm-") as folder:
+            _write(Path(folder) / "avm.db", log.snapshot(each.number))
+            for trace in traces.of(Path(folder) / "avm.db", text):
+                yield traces.Trace(f"shared log, snapshot {each.number}", trace.where)
+
+
 def status(log: SharedLog) -> dict[str, Any]:
     """{"cluster", "record", "hosts", "snapshots"}."""
-    newest = log.wait(0, 0.0)
+    newest = log.head()
     hosts = [{**each._asdict(), "behind": max(0, newest - each.number)} for each in log.hosts()]
     kept = [each._asdict() for each in log.snapshots()]
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
@@ -114,7 +132,7 @@ def _joined(new: Path, cluster: str, rules: Policy) -> Position:
                     "config.yaml says other rules than are in force in the shared store: make `permissions`,"
                     " `default_access`, `agents` and `providers` the same as on the others"
                 )
-            at = Position(cluster, at.number)
+            at = replace(at, rules="")
             place(db, at)
             db.wal_checkpoint()
     except BaseException:

@@ -22,7 +22,7 @@ import apsw
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, Busy, NoSpace, ReadOnly, StoreFailed, TooBig, from_wire
+from avmfs.errors import AvmError, Busy, NoSpace, NotSupported, ReadOnly, StoreFailed, TooBig, from_wire
 from avmfs.handover import HandoverState
 from avmfs.store import commands
 from avmfs.store.client.inflight import InFlight
@@ -55,26 +55,69 @@ class Attendant(Protocol):
     def answer_from(self, descriptor: int) -> None:
         """This thread is about to wait for what can be read there, which will not take long. Returns when something
         can be read, or when this thread may wait."""
-        ...
+        return
 
     def aside(self) -> None:
         """This thread is about to wait, for who knows how long."""
-        ...
+        return
 
 
-class Submitter(Protocol):
-    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any: ...
-    def close(self) -> None: ...
+class Submitter:
+    """What a store's commands go through: this one none. The rest is what only a process of a daemon has."""
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        raise ReadOnly("this store is only looked at")
+
+    def close(self) -> None:
+        return
+
+    def watch(
+        self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread when the watch begins and soon after commits; several commits may
+        be one call, all those within ``every_s`` are. ``mail``: only after commits that send messages, to whomever."""
+        raise NotSupported("changes can be watched while a daemon runs")
+
+    def feed_cache(
+        self,
+        descriptors: Sequence[int],
+        names: bytes,
+        node: bytes,
+        at: int,
+        switch: Callable[[bool], None],
+        over: threading.Event,
+        registered: int | None = None,
+        keep: Callable[[int], None] = lambda descriptor: None,
+    ) -> None:
+        """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
+        commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True. ``keep`` is
+        given each connection that does so, for a process that takes over and gives it back as ``registered``. Returns
+        at once where no daemon runs: nothing may be cached then."""
+
+    def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
+        """Note what `once` spans in memory that outlives this process, and go on where its predecessor was killed.
+        Returns the origin that the writer knows this process by; ``origin`` is the predecessor's."""
+        raise NotSupported("only a process of a daemon has a successor")
+
+    def once(self, kind: int, key: int) -> contextlib.AbstractContextManager[None]:
+        """Of what this thread submits inside, each is applied once and answered with its first answer, even when the
+        process is killed and its successor runs the same work, named by ``kind`` and ``key``, again. Without `keep`
+        nothing is promised."""
+        return contextlib.nullcontext()
+
+    def left(self, kind: int, key: int) -> bool:
+        """Return whether the predecessor was killed while it did this work."""
+        return False
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        """Of the predecessor's work of this kind only ``still`` will be run again."""
+
+    def attended(self, by: Attendant) -> None:
+        """From now on tell of waiting, in the thread that submits, before it waits."""
 
 
-class _NoHurry:
+class _NoHurry(Attendant):
     """Nobody waits for the threads that submit."""
-
-    def answer_from(self, descriptor: int) -> None:
-        return
-
-    def aside(self) -> None:
-        return
 
 
 class Waiting:
@@ -166,11 +209,7 @@ def _connection(taken: int | None) -> socket.socket:
     return socket.socket(socket.AF_UNIX) if taken is None else socket.socket(fileno=taken)
 
 
-def _nothing_promised(kind: int, key: int) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
-class WriterClient:
+class WriterClient(Submitter):
     """Submits through the writer's socket; threads each take a lane. ``agent`` "*" may name one per request."""
 
     def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = 30.0) -> None:
@@ -180,30 +219,25 @@ class WriterClient:
             lambda tell: Watch(address, {**self._hello, "watch": True, "every": 0.0, "mail": True}, tell)
         )
         self._inflight_state: InFlight | None = None
-        self.once: Callable[[int, int], contextlib.AbstractContextManager[None]] = _nothing_promised
-        """See Store."""
         self._waiting = Waiting()
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
         self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
 
     def attended(self, by: Attendant) -> None:
-        """See Store."""
         self._waiting.by = by
 
     def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
-        """From now on what `once` spans is noted there, and goes on where a process before was killed; ``origin`` is
-        that one's. Returns the origin in use."""
         self._origin = self._origin if origin is None else origin
         self._inflight_state = InFlight(kept.lanes, self._lane)
-        self.once = self._inflight_state.once
         return self._origin
 
+    def once(self, kind: int, key: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._inflight_state is None else self._inflight_state.once(kind, key)
+
     def left(self, kind: int, key: int) -> bool:
-        """See Store."""
         return self._inflight_state is not None and self._inflight_state.left(kind, key)
 
     def settle(self, kind: int, still: set[int]) -> None:
-        """See Store."""
         if self._inflight_state is not None:
             self._inflight_state.settle(kind, still)
 
@@ -227,9 +261,7 @@ class WriterClient:
 
     @contextlib.contextmanager
     def watch(self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False) -> Iterator[None]:
-        """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends.
-        ``mail``: only after those that send messages; all who wait for these share one connection."""
-        if mail and not every_s:
+        if mail and not every_s:  # all who wait for these share one connection
             with self._mail.joined(notify):
                 yield
             return
@@ -251,9 +283,6 @@ class WriterClient:
         registered: int | None = None,
         keep: Callable[[int], None] = lambda descriptor: None,
     ) -> None:
-        """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
-        commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True. ``keep`` is
-        given each connection that does so, for a process that takes over and gives it back as ``registered``."""
         sink = {"origin": self._origin, "names": names, "node": node, "at": at}
         greeting = wire.frame({**self._hello, "sink": sink})
         while not over.is_set():
@@ -278,7 +307,7 @@ class WriterClient:
             self._inflight_state.close()
 
 
-class DirectWriter:
+class DirectWriter(Submitter):
     """Applies commands in this process, one at a time, under the lock that a daemon's start takes too."""
 
     def __init__(

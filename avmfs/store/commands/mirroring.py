@@ -54,7 +54,7 @@ def mirror(
         return {"node": node.id, "changed": False}
     written = writing.write(tx, node, newest, None, [("t", 0), ("w", 0, data)])
     if not history and node.document is not None and written["version"] > 1:
-        versions.drop_before(tx, node.document, written["version"])
+        versions.drop(tx, node.document, written["version"] - 1)
     return {"node": node.id, "changed": True}
 
 

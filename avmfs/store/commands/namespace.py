@@ -77,7 +77,7 @@ def remove_directory(tx: Tx, directory: Node, node: Node) -> None:
         raise NotEmpty(path=paths.text(node.name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
-    tx.known.forget_empty(node.id)
+    tx.known.places.pop(node.id, None)  # nothing is below: where the others stand is as before
     tx.db.execute("delete from mark where subject = ?", (node.id,))
     tx.touch(directory.id)
 

@@ -2,8 +2,9 @@
 
 Owns the command ``purge``. The past, snapshots, the indexes, the outbox, kept replies and the names in the log go with
 the bytes, in one transaction. What SQLite leaves of deleted rows in the file goes when that is written anew
-(``writer.rewriting``), which the setting 'unwiped' asks for; the same transaction sets it. Called by the door, for what
-it has shown the asker before.
+(``writer.rewriting``), which the setting 'unwiped' asks for; the same transaction sets it. Of a store on several hosts
+'uncut' asks for as much in their shared log, which whoever keeps house does. Called by the door, for what it has shown
+the asker before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from avmfs import paths, wire
 from avmfs.errors import Denied, NotFound
 from avmfs.node import Kind
 from avmfs.store.commands import aside, command, namespace, versions
-from avmfs.store.rows import content, events, hash_chain
+from avmfs.store.rows import content, events, hash_chain, log_position
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.tx.transaction import Tx
@@ -57,16 +58,21 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
     names = _forget_names(tx, gone, found)
     _forget_deliveries(tx, gone)
     _blank_replies(tx, names)
-    tx.do("insert or replace into setting(key, value) values('unwiped', ?)", (str(tx.now),))
+    for due in ("unwiped", "uncut") if log_position.position(tx.db) is not None else ("unwiped",):
+        tx.do("insert or replace into setting(key, value) values(?, ?)", (due, str(tx.now)))
     tx.note("purge", about=hash_chain.packed({"documents": len(found), "nodes": len(nodes)}))
     return {"purged": len(nodes) + len(documents)}
 
 
 @command(durable=False, repeatable=True, frees_space=True, rewrites=True)
-def wipe(tx: Tx) -> dict[str, Any]:
+def wipe(tx: Tx, cut: str | None = None) -> dict[str, Any]:
     """After whoever writes has written the file anew, where that was due. {"wiped"}: nothing of what was purged is in
-    it. Else it has been done a moment ago for others, or a reader is in the way: ask again."""
-    return {"wiped": not tx.db.execute("select 1 from setting where key = 'unwiped'").get}
+    it, nor in the log that other hosts share. Else it has been done a moment ago for others, or a reader is in the way,
+    or a host: ask again. ``cut``: who keeps house says so of the log, of what 'uncut' said when it began."""
+    if cut is not None:
+        tx.require_operator()
+        tx.do("delete from setting where key = 'uncut' and value = ?", (cut,))
+    return {"wiped": not tx.db.execute("select 1 from setting where key in ('unwiped', 'uncut')").get}
 
 
 def _remove(tx: Tx, number: int, gone: set[int]) -> set[int]:

@@ -159,15 +159,10 @@ def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle:
     if over > 0:
         if tx.states is not None:
             tx.states.keep_for_snapshots(document, over)
-        _drop_versions(tx, document, over)
+        drop(tx, document, over)
 
 
-def drop_before(tx: Tx, document: int, number: int) -> None:
-    """Keep no version before this one, the newest."""
-    _drop_versions(tx, document, number - 1)
-
-
-def _drop_versions(tx: Tx, document: int, up_to: int) -> None:
+def drop(tx: Tx, document: int, up_to: int) -> None:
     """Forget the oldest versions. No newer one is stated against them."""
     _release_maps(tx, document, up_to)
     tx.db.execute("delete from version where document = ? and number <= ?", (document, up_to))

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import apsw
 
-from avmfs.access import Principal
+from avmfs.store.queries.part import Part
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
-from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema import tables
 
 Subject = tuple[int, int]  # a version: document and number
@@ -132,12 +131,8 @@ def trimmed(start: Anchor) -> str:
     return packed({"head": start.head.hex(), "seq": start.seq})
 
 
-class AuditReader:
-    """Questions on one snapshot, for one asker: ``db`` is in a read transaction that its owner ends. All but ``acts``
-    are the operator's: they raise Denied for anybody else."""
-
-    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible) -> None:
-        self._db, self._who, self._visible = db, who, visible
+class AuditReader(Part):
+    """All but ``acts`` are the operator's: they raise Denied for anybody else."""
 
     def acts(
         self,

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
-
-import apsw
+from typing import Final
 
 from avmfs.node import Kind
+from avmfs.store.queries.part import Part
 from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
-from avmfs.store.rows.scopes import Visible
 
 _CLAIMS: Final = (
     "select node.id, agent, claim.since, until from claim cross join document on document.id = claim.document"
@@ -31,13 +29,8 @@ class Claim:
     until: int
 
 
-class ClaimsReader:
-    """Of what the asker sees, and of claims that are not over. Lives as long as its reader."""
-
-    __slots__ = ("_db", "_now", "_visible")
-
-    def __init__(self, db: apsw.Connection, visible: Visible, now: int) -> None:
-        self._db, self._visible, self._now = db, visible, now
+class ClaimsReader(Part):
+    """Of what the asker sees, and of claims that are not over."""
 
     def of(self, node: int) -> Claim | None:
         found = self._all(f"{_CLAIMS} and claim.document = (select document from node where id = :node)", node=node)
@@ -60,6 +53,3 @@ class ClaimsReader:
             limit=limit,
         )
         return [row[0] for row in rows]
-
-    def _all(self, sql: str, **bindings: Any) -> list[Any]:
-        return self._db.execute(sql, {"scopes": self._visible.json, "now": self._now, **bindings}).fetchall()

@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import apsw
-
-from avmfs.access import UNSAID, Principal, Privacy
-from avmfs.store.rows.scopes import Visible
+from avmfs.access import UNSAID, Privacy
+from avmfs.store.queries.part import Part
 
 # Each document with its maker and who wrote it last.
 _MADE = """
@@ -74,14 +72,8 @@ class Host:
     own: bool
 
 
-class DiscoveryReader:
-    """``keys`` are topics as index terms with blanks between. Lives as long as the reader whose connection it uses."""
-
-    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
-        self._db = db
-        self._who = who
-        self._visible = visible
-        self._now = now
+class DiscoveryReader(Part):
+    """``keys`` are topics as index terms with blanks between."""
 
     def evidence(self, keys: Sequence[str]) -> list[Evidence]:
         """Of all visible documents about any of the topics."""
@@ -91,7 +83,6 @@ class DiscoveryReader:
             f" {_BY_KEY if self._who.operator else _BY_CLASS} {_MADE} where {_STANDS}"
             " and node.scope in (select value from json_each(:scopes))",
             keys=json.dumps(keys),
-            scopes=self._visible.json,
         )
         return [Evidence(agent, *row[:6]) for row in rows for agent in dict.fromkeys((row[6], row[7]))]
 
@@ -105,11 +96,9 @@ class DiscoveryReader:
             " cross join revealed on revealed.key = wanted.value join privacy on privacy.agent = revealed.agent"
             " join document on document.id = revealed.document join node on node.id = document.node"
             " join sole on sole.scope = node.scope and sole.agent = revealed.agent"
-            " where revealed.agent <> :who and node.scope not in (select value from json_each(:scopes))"
+            " where revealed.agent <> :agent and node.scope not in (select value from json_each(:scopes))"
             f" and {_STANDS}",
             keys=json.dumps(keys),
-            who=self._who.name,
-            scopes=self._visible.json,
         )
         topics: dict[str, Counter[str]] = {}
         somebody = False
@@ -170,6 +159,3 @@ class DiscoveryReader:
             ") order by agent",
             {"now": self._now},
         )
-
-    def _all(self, sql: str, **bindings: Any) -> list[Any]:
-        return self._db.execute(sql, {"now": self._now, **bindings}).fetchall()

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import apsw
-
 from avmfs import paths
-from avmfs.access import Principal
 from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Message
+from avmfs.store.queries.part import Part
 from avmfs.store.rows.mail_limits import MINUTE, UNREAD_FROM, full, re_unknown, too_fast, too_long
 
 _LIVE: Final = "agent = :agent and (delivery.expires is null or delivery.expires > :now)"
@@ -35,13 +33,8 @@ class Mailbox:
     unread: dict[str, int]
 
 
-class MailReader:
-    """Every question is about the asker's own mail, or about what it may send. Lives as long as its reader."""
-
-    __slots__ = ("_db", "_now", "_who")
-
-    def __init__(self, db: apsw.Connection, who: Principal, now: int) -> None:
-        self._db, self._who, self._now = db, who, now
+class MailReader(Part):
+    """Every question is about the asker's own mail, or about what it may send."""
 
     def messages(
         self, *, unread_only: bool = False, priority: str | None = None, read: int | None = None
@@ -117,6 +110,3 @@ class MailReader:
             return
         if self._db.execute(UNREAD_FROM, (recipient, me, False, self._now)).get >= unread_limit:
             raise OverQuota(full(recipient, unread_limit))
-
-    def _all(self, sql: str, **bindings: Any) -> list[Any]:
-        return self._db.execute(sql, {"agent": self._who.name, "now": self._now, **bindings}).fetchall()

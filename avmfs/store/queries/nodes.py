@@ -24,6 +24,7 @@ from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.discovery import DiscoveryReader
 from avmfs.store.queries.mail import MailReader
 from avmfs.store.queries.outbox import OutboxReader
+from avmfs.store.queries.part import PartOf
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
 from avmfs.store.queries.quarantine import QuarantineReader
@@ -76,6 +77,15 @@ class Reader:
     """Questions on one snapshot: ``db`` is in a read transaction that the creator ends. Node arguments that the asker
     cannot see raise NotFound."""
 
+    people = PartOf(PeopleReader)
+    discovery = PartOf(DiscoveryReader)
+    outbox = PartOf(OutboxReader)
+    mail = PartOf(MailReader)
+    pending = PartOf(PendingReader)
+    quarantine = PartOf(QuarantineReader)
+    claims = PartOf(ClaimsReader)
+    audit = PartOf(AuditReader)
+
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
         self._db = db
         self.who = who
@@ -83,34 +93,6 @@ class Reader:
         self.now = now
         self._places: dict[int | None, tuple[bytes, ...]] = {ROOT: ()}
         api_keys.require_valid(db, who, now)
-
-    @property
-    def people(self) -> PeopleReader:
-        return PeopleReader(self._db, self.who, self.visible, self.now)
-
-    @property
-    def discovery(self) -> DiscoveryReader:
-        return DiscoveryReader(self._db, self.who, self.visible, self.now)
-
-    @property
-    def outbox(self) -> OutboxReader:
-        return OutboxReader(self._db, self.who, self.visible, self.now)
-
-    @property
-    def mail(self) -> MailReader:
-        return MailReader(self._db, self.who, self.now)
-
-    @property
-    def pending(self) -> PendingReader:
-        return PendingReader(self._db, self.who, self.visible, self.now)
-
-    @property
-    def quarantine(self) -> QuarantineReader:
-        return QuarantineReader(self._db, self.visible, self.now)
-
-    @property
-    def claims(self) -> ClaimsReader:
-        return ClaimsReader(self._db, self.visible, self.now)
 
     def moment(self, when: Moment | int | str) -> Moment:
         """The instant that a time in ns, a snapshot's name or ``Moment(seq, 0)`` means. Raises NotFound for what is not
@@ -120,10 +102,6 @@ class Reader:
     def snapshots(self) -> list[Snapshot]:
         """The asker's own and the operators', the newest first."""
         return moments.snapshots(self._db, self.who)
-
-    @property
-    def audit(self) -> AuditReader:
-        return AuditReader(self._db, self.who, self.visible)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()

@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import apsw
-
-from avmfs.access import Principal
 from avmfs.store.queries.matching import unmatched
+from avmfs.store.queries.part import Part
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
 from avmfs.store.rows.events import MAIL, Event, unpack
-from avmfs.store.rows.scopes import Visible
 
 _WAITS: Final = f"outbox.subscription = subscription.id and state in ({OPEN}, {SEALED})"
 _SUBSCRIPTIONS: Final = f"""
@@ -92,11 +89,8 @@ class Figures:
     oldest: int | None
 
 
-class OutboxReader:
+class OutboxReader(Part):
     """Everything is the asker's own, except where it says that it is for an operator."""
-
-    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
-        self._db, self._who, self._visible, self._now = db, who, visible, now
 
     def subscriptions(self, *, everybody: bool = False) -> list[Subscription]:
         """In order of number. ``everybody``: of all agents, for an operator. Raises Denied."""
@@ -113,7 +107,9 @@ class OutboxReader:
         columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, ''), hook"
         rows = self._rows(columns, DEAD, limit)
         return [
-            Letter(message, number, pattern, url or _of_hook(hook), at, attempts, error, events)
+            Letter(
+                message, number, pattern, url or f"hook {json.loads(hook)['command'][0]}", at, attempts, error, events
+            )
             for message, number, pattern, url, at, attempts, error, hook, packed in rows
             # A hook's are the operator's, who sees all, also of what has gone since.
             if (events := self._seen(packed) if hook is None else tuple(unpack(packed)))
@@ -195,8 +191,3 @@ class OutboxReader:
         if row is None or event.event in GONE:
             return event.event in GONE
         return row[0] in self._visible and (row[1] is None or row[1] > self._now)
-
-
-def _of_hook(hook: str) -> str:
-    """Where a hook's letter was to go."""
-    return f"hook {json.loads(hook)['command'][0]}"

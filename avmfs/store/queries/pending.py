@@ -6,13 +6,10 @@ Owns the one query, for ``reader.pending``. Only what the asker may see, and onl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import apsw
-
-from avmfs.access import Principal
+from avmfs.store.queries.part import Part
 from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
-from avmfs.store.rows.scopes import Visible
 
 # A creator's mark is in the document's row. cross: from the asker's marks outwards, however many documents there are.
 _NEWEST: Final = """cross join node on node.id = document.node
@@ -41,25 +38,17 @@ class Behind:
     at: int
 
 
-class PendingReader:
-    """Lives as long as its reader."""
-
-    __slots__ = ("_bound", "_db")
-
-    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
-        self._db = db
-        self._bound = {"agent": who.name, "scopes": visible.searched()[1], "now": now}
-
+class PendingReader(Part):
     def files(self, limit: int) -> list[Behind]:
         """Marked files with a newer version, the newest change first."""
-        rows = self._db.execute(_BEHIND, {**self._bound, "limit": limit})
+        rows = self._all(_BEHIND, scopes=self._visible.searched()[1], limit=limit)
         return [Behind(*row[:-2]) for row in rows]
 
     def directories(self, limit: int) -> list[tuple[int, int]]:
         """Marked directories: (node, the seq that is marked), the latest mark first."""
-        rows: list[Any] = self._db.execute(
+        return self._all(
             "select node.id, mark.seq from mark indexed by marked cross join node on node.id = mark.subject"
             f" where mark.agent = :agent and node.kind = 2 and {_SEEN} order by mark.seq desc, node.id limit :limit",
-            {**self._bound, "limit": limit},
-        ).fetchall()
-        return rows
+            scopes=self._visible.searched()[1],
+            limit=limit,
+        )

@@ -5,26 +5,19 @@ Owns these SELECTs. One instance serves one request, in its reader's snapshot.
 
 from __future__ import annotations
 
-import apsw
-
 from avmfs.access import Access, Policy, Principal, Scope
+from avmfs.store.queries.part import Part
 from avmfs.store.rows import api_keys as keys
 from avmfs.store.rows import usage
 from avmfs.store.rows.api_keys import KeyRow
-from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
 from avmfs.store.rows.usage import Used
 from avmfs.store.schema.tables import ROOT
 
 
-class PeopleReader:
+class PeopleReader(Part):
     """One snapshot, one asker. What an agent may do is no secret from others, as its name is none; what it takes up is,
     and so are its keys."""
-
-    __slots__ = ("_db", "_now", "_visible", "_who")
-
-    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
-        self._db, self._who, self._visible, self._now = db, who, visible, now
 
     def policy(self) -> Policy:
         """What the scopes of this snapshot were folded with."""

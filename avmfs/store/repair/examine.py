@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import apsw
 
-from avmfs.access import Principal
-from avmfs.errors import AvmError, NoSpace, ReadOnly, StoreFailed
+from avmfs.errors import AvmError, NoSpace, StoreFailed
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.wal_frames import WalFrames
 from avmfs.store.queries.connections import Connections, Lone
@@ -68,19 +67,11 @@ class Damage:
     lost: bool = False
 
 
-class _NoWriter:
-    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        raise ReadOnly("this store is only looked at")
-
-    def close(self) -> None:
-        return
-
-
 class FrozenStore(Store):
     """A store that is only looked at. ``frozen``: nobody has it open, and it has no log."""
 
     def __init__(self, path: Path, frozen: bool) -> None:
-        super().__init__(path, _NoWriter())
+        super().__init__(path)
         self._connections = Connections(path, frozen)
 
 

@@ -37,17 +37,25 @@ class Trace:
 
 def of(database: Path, text: str) -> Iterator[Trace]:
     """Every place where these characters are, as UTF-8, or as JSON writes them."""
-    forms = {text.encode(), json.dumps(text)[1:-1].encode()}
+    forms = _forms(text)
     for path in sorted(each for each in database.parent.rglob("*") if each.is_file() and not each.is_symlink()):
         name = str(path.relative_to(database.parent))
-        yield from (Trace(name, where) for where in _in_file(path, forms))
+        yield from (Trace(name, where) for where in _in_bytes(path.read_bytes(), forms))
     if database.exists():
         with contextlib.closing(FrozenStore(database, False)) as store, store.connection() as (db, _):
             yield from (Trace(database.name, where) for where in _in_rows(db, text, forms))
 
 
-def _in_file(path: Path, forms: set[bytes]) -> Iterator[str]:
-    data = path.read_bytes()
+def in_bytes(data: bytes, text: str) -> Iterator[str]:
+    """Every place in them where these characters are."""
+    return _in_bytes(data, _forms(text))
+
+
+def _forms(text: str) -> set[bytes]:
+    return {text.encode(), json.dumps(text)[1:-1].encode()}
+
+
+def _in_bytes(data: bytes, forms: set[bytes]) -> Iterator[str]:
     for start in range(0, len(data), _PIECE):
         for form in forms:
             if (found := data.find(form, max(start + 1 - len(form), 0), start + _PIECE)) >= 0:

@@ -206,7 +206,7 @@ def take_map(db: apsw.Connection, node: int) -> bytes:
     _fold(db, node)
     rows = pack_rows(db, node)
     for _, block in rows:
-        _own_once_more(db, block)
+        db.execute("insert into shared values(?, 1) on conflict(block) do update set others = others + 1", (block,))
     return b"".join(_PAIR.pack(n, block) for n, block in rows)
 
 
@@ -309,12 +309,6 @@ def _truncate(db: apsw.Connection, node: int, size: int) -> None:
             _disown(db, held)
             db.execute("insert into block(data, crc) values(?, ?)", (data[:keep], checksums.crc(data[:keep])))
             db.execute("update extent set block = ? where node = ? and n = ?", (db.last_insert_rowid(), node, n))
-
-
-def _own_once_more(db: apsw.Connection, block: int) -> None:
-    db.execute(
-        "insert into shared(block, others) values(?, 1) on conflict(block) do update set others = others + 1", (block,)
-    )
 
 
 def _disown(db: apsw.Connection, block: int) -> None:

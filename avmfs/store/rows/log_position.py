@@ -16,11 +16,13 @@ KEY: Final = "shared_log"
 @dataclass(frozen=True, slots=True)
 class Position:
     """``cluster``: the log's id. ``number``: of the newest record that is applied. ``rules``: digest of the rules with
-    which this host was last at one with the others, "" before the first time."""
+    which this host was last at one with the others, "" before the first time. ``last``: that record's token in hex, ""
+    where it is not known."""
 
     cluster: str
     number: int
     rules: str = ""
+    last: str = ""
 
 
 def position(db: apsw.Connection) -> Position | None:
@@ -28,8 +30,8 @@ def position(db: apsw.Connection) -> Position | None:
     text = db.execute("select value from setting where key = ?", (KEY,)).get
     if text is None:
         return None
-    cluster, number, rules = text.split(" ")
-    return Position(cluster, int(number), rules)
+    cluster, number, rules, *last = text.split(" ")
+    return Position(cluster, int(number), rules, *last)
 
 
 def place(db: apsw.Connection, at: Position | None) -> None:
@@ -37,5 +39,5 @@ def place(db: apsw.Connection, at: Position | None) -> None:
     if at is None:
         db.execute("delete from setting where key = ?", (KEY,))
     else:
-        value = f"{at.cluster} {at.number} {at.rules}"
+        value = f"{at.cluster} {at.number} {at.rules} {at.last}"
         db.execute("insert or replace into setting(key, value) values(?, ?)", (KEY, value))

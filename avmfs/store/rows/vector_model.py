@@ -17,7 +17,8 @@ KEY: Final = "vector_model"
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Passages up to ``walked``, out of those up to ``until``, have been queued if they lack a vector of ``model``."""
+    """Passages up to ``walked``, out of those up to ``until``, have been queued if they lack a vector of ``model``;
+    ``settled``: every one."""
 
     model: str
     dimension: int
@@ -38,18 +39,3 @@ def write(db: apsw.Connection, walk: Walk) -> None:
     db.execute(
         "insert or replace into setting(key, value) values(?, ?)", (KEY, json.dumps(asdict(walk), sort_keys=True))
     )
-
-
-def read_vector_model(db: apsw.Connection) -> VectorModel | None:
-    walk = read(db)
-    return None if walk is None else VectorModel(walk.model, walk.dimension, walk.settled)
-
-
-@dataclass(frozen=True, slots=True)
-class VectorModel:
-    """Which model the store's vectors are to be of. ``settled``: every passage that lacks its vector of this model
-    is on the queue."""
-
-    model: str
-    dimension: int
-    settled: bool

@@ -3,7 +3,9 @@
 Owns the tables ``avm_*`` of the schema that the address leads to, and one connection. The baton is a row lock, held by
 an open transaction: the server ends it with the connection, and after ``HELD_S`` seconds in which a host that has
 stopped says nothing. A number is the primary key of its record. ``synchronous_commit`` is what the server says it is:
-with a synchronous standby a record is on both before ``append`` returns.
+with a synchronous standby a record is on both before ``append`` returns. A server that was killed while it waited for
+its standby shows, once it is back, a record that the standby may not have: so every connection begins with a change of
+its own, which waits for the standby to have that and all before it.
 
 A link may be cut without a word. Every call has a limit, after which a thread shuts the socket down and libpq fails.
 """
@@ -11,6 +13,7 @@ A link may be cut without a word. Every call has a limit, after which a thread s
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -23,6 +26,8 @@ from psycopg import errors, sql
 
 from avmfs.errors import Exists, NotFound
 from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+
+log = logging.getLogger(__name__)
 
 CALL_S: Final = 10.0  # longer no call takes
 HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
@@ -43,6 +48,8 @@ create table avm_snapshot(number bigint primary key, host text not null, at time
 create table avm_chunk(number bigint references avm_snapshot on delete cascade, part int, data bytea not null,
                        primary key (number, part));
 """
+_SETTLE: Final = "update avm_snapshot set at = at where number = (select max(number) from avm_snapshot)"
+_OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
@@ -58,7 +65,7 @@ class PostgresLog:
     def __init__(self, address: str, host: str = "", call_s: float = CALL_S) -> None:
         self._address, self._host, self._call_s = address, host, call_s
         self._db: psycopg.Connection[Any] | None = None
-        self._listening = False
+        self._listening = self._settled = False
         self._watch = _Watch()
 
     def close(self) -> None:
@@ -80,6 +87,9 @@ class PostgresLog:
         with self._asking(HELD_S + self._call_s) as db:
             db.execute("begin")
             return int(_one(db.execute("select newest from avm_baton for update")))
+
+    def head(self) -> int:
+        return int(self._baton("newest"))
 
     def append(self, record: Record) -> None:
         sent = False
@@ -121,7 +131,7 @@ class PostgresLog:
             with self._asking() as db:
                 db.execute(sql.SQL("listen {}").format(sql.Identifier("avm_" + channel)))
                 self._listening = True
-        newest = int(self._baton("newest"))
+        newest = self.head()
         while newest <= after and (left := deadline - time.monotonic()) > 0:
             with self._asking(left + self._call_s) as db:
                 for notice in db.notifies(timeout=left, stop_after=1):
@@ -170,6 +180,19 @@ class PostgresLog:
             )
             db.execute("delete from avm_record where number <= (select min(number) from avm_snapshot)")
 
+    def cut(self, number: int) -> None:
+        with self._asking(BULK_S) as db:
+            with db.transaction():
+                if db.execute("select 1 from avm_snapshot where number = %s", (number,)).fetchone() is None:
+                    raise NotFound(f"there is no snapshot {number}")
+                db.execute("delete from avm_snapshot where number < %s", (number,))
+                db.execute("delete from avm_record where number <= %s", (number,))
+            if not _one(db.execute(_OWNER)):
+                log.warning("the tables of the shared log are another role's: their owner has to vacuum them (full)")
+            else:
+                db.execute("vacuum full avm_record")
+                db.execute("vacuum full avm_chunk")
+
     def snapshots(self) -> list[Snapshot]:
         with self._asking() as db:
             rows = db.execute(
@@ -209,6 +232,10 @@ class PostgresLog:
         try:
             db = self._db or self._connect()
             with self._watch.limit(db, most_s or self._call_s):
+                if not self._settled:
+                    with contextlib.suppress(errors.UndefinedTable):  # there is no log yet
+                        db.execute(_SETTLE)
+                    self._settled = True
                 yield db
         except (errors.UniqueViolation, errors.DuplicateTable, errors.UndefinedTable):
             raise
@@ -239,7 +266,8 @@ class PostgresLog:
         return self._db
 
     def _lost(self) -> None:
-        db, self._db, self._listening = self._db, None, False
+        db, self._db = self._db, None
+        self._listening = self._settled = False
         if db is not None:
             db.close()
 

@@ -66,6 +66,9 @@ class SharedLog(Protocol):
     def take(self) -> int:
         """Wait for the baton, then return the newest number, 0 where there is none."""
 
+    def head(self) -> int:
+        """Return the newest number, 0 where there is none."""
+
     def append(self, record: Record) -> None:
         """With the baton, which it gives back in any case. Durable once it returns. Raises Overtaken when the number is
         not the one that follows the newest, InDoubt."""
@@ -92,6 +95,10 @@ class SharedLog(Protocol):
 
     def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
         """Keep the snapshot and the one before it, and of the log what follows that one. All or nothing."""
+
+    def cut(self, number: int) -> None:
+        """Drop everything up to ``number``, of which there is a snapshot, but for that: records and snapshots, and
+        their bytes too where the engine lets us. Raises NotFound."""
 
     def snapshots(self) -> list[Snapshot]:
         """The newest first."""

@@ -41,9 +41,7 @@ class WriterMemo:
         self.moved = False  # did this request change areas, or where a directory stands?
         self.waiting = 0  # documents that have come to wait for the next step of indexing, ever; rolled back ones too
         self.queued: set[int] = set()  # documents of which it is certain that they wait in both queues
-        self._places: FIFO[int, tuple[bytes, ...]] = FIFO(
-            _DIRECTORIES
-        )  # of directories: the names from the root to each
+        self.places: FIFO[int, tuple[bytes, ...]] = FIFO(_DIRECTORIES)  # of directories: names from the root
         self._directories: FIFO[int, Node] = FIFO(_DIRECTORIES)
         self._watching = False
         # By a directory above, whose space it is, and :shared; and of which top ones no rule looks at what is below.
@@ -55,7 +53,7 @@ class WriterMemo:
 
     def renew(self, db: apsw.Connection) -> None:
         """Others may have written: start from what the database says."""
-        self._places.clear()
+        self.places.clear()
         self._directories.clear()
         self.queued.clear()
         self._left_since = None
@@ -74,7 +72,7 @@ class WriterMemo:
     def forget(self) -> None:
         """Rolled back: what was learnt in the transaction may not be so."""
         self.doubt()
-        self._places.clear()
+        self.places.clear()
         self._placed.clear()
         self.scopes.forget()
 
@@ -130,21 +128,10 @@ class WriterMemo:
             self._left_since = now
         return (parent, name) in self._left or now - self._left_since <= within
 
-    def place(self, directory: int) -> tuple[bytes, ...] | None:
-        """The names from the root to a directory, None when it has to be asked."""
-        return self._places.get(directory)
-
-    def keep(self, directory: int, parts: tuple[bytes, ...]) -> None:
-        self._places.put(directory, parts)
-
     def forget_directories(self) -> None:
         """One moves or goes, and with it all below."""
         self.moved = True
-        self._places.clear()
-
-    def forget_empty(self, directory: int) -> None:
-        """One goes that has nothing below: where the others stand is as before."""
-        self._places.pop(directory, None)
+        self.places.clear()
 
     def watch(self, db: apsw.Connection) -> None:
         """From now on nodes of directories may be kept: their changes are heard of. Outside a transaction."""

@@ -17,6 +17,7 @@ import apsw
 from avmfs.access import Quota
 from avmfs.errors import OverQuota
 from avmfs.store.rows.usage import CREATOR, KEPT_BYTES, LINK_BYTES, LINKER, RECOUNT, TAG_BYTES, USER_BYTES, Used
+from avmfs.store.tx.states import Listener
 from avmfs.store.tx.transaction import Tx
 
 _COUNTED: Final = "nodes, versions, what is said"  # in the setting; stores of before have "yes"
@@ -56,12 +57,11 @@ _TRIGGERS: Final = {
 }
 
 
-class Charges:
+class Charges(Listener):
     """See the module. ``keep`` before the first request under a policy; ``settle`` at the end of each request."""
 
     def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
-        self._kept: bool | None = False
+        super().__init__(db, _TRIGGERS)
         self._pending: dict[str, list[int]] = {}
         db.create_scalar_function("avm_charge", self._charge, 4)
 
@@ -72,23 +72,9 @@ class Charges:
             for place, change in enumerate((nodes, size, history)):
                 sums[place] += change
 
-    def keep(self, wanted: bool) -> None:
-        """Count from now on, or no longer."""
-        if wanted != self._kept:
-            for name, does in _TRIGGERS.items():
-                if wanted:
-                    self._db.execute(f"create temp trigger if not exists {name} {does}; end")
-                else:
-                    self._db.execute(f"drop trigger if exists temp.{name}")
-        self._kept = wanted
-
     def begin(self) -> None:
         """A request begins; what one before it did was rolled back if it is still here."""
         self._pending.clear()
-
-    def forget(self) -> None:
-        """The transaction was rolled back, and the triggers with it if they were made in it."""
-        self._kept = None
 
     def settle(self, tx: Tx) -> None:
         """Add what this request changed. Raises OverQuota where somebody who is no operator took more than there is."""

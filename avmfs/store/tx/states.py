@@ -47,12 +47,33 @@ _SAID: Final = {
 }
 
 
-class States:
+class Listener:
+    """Temporary triggers of the one writing connection, there as long as somebody wants to hear of what they tell."""
+
+    def __init__(self, db: apsw.Connection, triggers: dict[str, str]) -> None:
+        self._db, self._triggers = db, triggers
+        self._kept: bool | None = False
+
+    def keep(self, wanted: bool) -> None:
+        """Hear of changes from now on, or no longer."""
+        if wanted != self._kept:
+            for name, does in self._triggers.items():
+                if wanted:
+                    self._db.execute(f"create temp trigger if not exists {name} {does}; end")
+                else:
+                    self._db.execute(f"drop trigger if exists temp.{name}")
+        self._kept = wanted
+
+    def forget(self) -> None:
+        """The transaction was rolled back, and the triggers with it if they were made in it."""
+        self._kept = None
+
+
+class States(Listener):
     """See the module. ``keep`` before the first request; ``begin`` and ``settle`` with each."""
 
     def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
-        self._kept: bool | None = False
+        super().__init__(db, _TRIGGERS)
         self._was: dict[int, list[Any]] = {}
         self._came: set[int] = set()
         self._on: set[int] = set()
@@ -69,20 +90,6 @@ class States:
 
     def _comes(self, *told: Any) -> None:
         self._came.add(told[0])
-
-    def keep(self, wanted: bool) -> None:
-        """Hear of changes from now on, or no longer."""
-        if wanted != self._kept:
-            for name, does in _TRIGGERS.items():
-                if wanted:
-                    self._db.execute(f"create temp trigger if not exists {name} {does}; end")
-                else:
-                    self._db.execute(f"drop trigger if exists temp.{name}")
-        self._kept = wanted
-
-    def forget(self) -> None:
-        """The transaction was rolled back, and the triggers with it if they were made in it."""
-        self._kept = None
 
     def begin(self) -> None:
         """A request begins; what one before it did was rolled back if it is still here."""
@@ -199,7 +206,7 @@ class States:
                 kept = Encoding.MAP, content.take_map(self._db, node)
             else:
                 kept = deltas.keyframe(content.read(self._db, node, size, False, 0, size))
-            self._restate(document, head, *kept)
+            restate(self._db, document, head, *kept)
         return True
 
     def keep_for_snapshots(self, document: int, up_to: int) -> None:
@@ -221,10 +228,7 @@ class States:
                 " author, route, size, 1 from version where document = ?1 and number = ?2",
                 (document, number),
             )
-            self._restate(document, number, *deltas.keyframe(data))
-
-    def _restate(self, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
-        restate(self._db, document, number, encoding, body)
+            restate(self._db, document, number, *deltas.keyframe(data))
 
 
 def restate(db: apsw.Connection, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:

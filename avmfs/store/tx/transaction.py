@@ -183,7 +183,7 @@ class Tx:
         """Names from the root. Raises Stale for an orphan."""
         below: list[tuple[int, bytes, bool]] = []
         known: tuple[bytes, ...] | None = ()
-        while node != ROOT and (known := self.known.place(node)) is None:
+        while node != ROOT and (known := self.known.places.get(node)) is None:
             row = self.db.execute("select parent, name, kind from node where id = ?", (node,)).fetchone()
             if row is None or row[0] is None:
                 raise Stale()
@@ -193,7 +193,7 @@ class Tx:
         for each, name, directory in reversed(below):
             parts = (*parts, name)
             if directory:
-                self.known.keep(each, parts)
+                self.known.places.put(each, parts)
         return parts
 
     def parts_of(self, node: Node) -> tuple[bytes, ...]:

@@ -6,7 +6,8 @@ words of passages, whose index is a virtual table; and what caches have to hear.
 (``log_position``) is in no record.
 
 Records are applied in order to a store that is equal to the one that they were made on, so nothing can be in their way.
-If something is, the stores differ: that is damage, and nothing more is applied.
+If something is, the stores differ: that is damage, and nothing more is applied. A record names the one that it follows,
+by its token: in a log that has lost its end and grown another one, what fits by chance is not taken for what follows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from avmfs.store.sharedlog.protocol import Record
 
 Words = Sequence[tuple[int, str | None]]
 
-_FORM: Final = 1
+_FORM: Final = 2  # the first had not whom it follows
 _OWN: Final = ("sqlite_", "terms_")  # tables of each host alone: SQLite's, and the words' index, made by statements
 _SETTINGS: Final = "setting"  # some of its rows go without a record: 'unwiped', once this host's file is written anew
 
@@ -42,10 +43,19 @@ def session(db: apsw.Connection) -> apsw.Session:
     return made
 
 
-def packed(patch: bytes, words: Words, rows: Sequence[LogRow], events: Sequence[Event]) -> bytes:
-    """A record's data."""
+def packed(patch: bytes, words: Words, rows: Sequence[LogRow], events: Sequence[Event], last: str) -> bytes:
+    """A record's data. ``last``: the token of the one before it."""
     told = [tuple(event)[1:] for event in events]
-    return zlib.compress(wire.pack([_FORM, tables.VERSION, patch, words, rows, told]), 1)
+    return zlib.compress(wire.pack([_FORM, tables.VERSION, patch, words, rows, told, last]), 1)
+
+
+def unpacked(record: Record) -> list[Any]:
+    """What ``packed`` took, behind its form and the version of the tables. Raises StoreFailed."""
+    try:
+        found: list[Any] = wire.unpack(zlib.decompress(record.data))
+    except (zlib.error, wire.FrameError, ValueError) as e:
+        raise StoreFailed(f"record {record.number} of the shared log is damaged: {e}") from None
+    return found
 
 
 @dataclass(slots=True)
@@ -79,14 +89,16 @@ class Replica:
         fresh = [record for record in records if record.number > self.at.number]
         if not fresh:
             return done
+        last = self.at.last
         with database.translated(self.path):
             self.db.execute("begin immediate")
             try:
                 for number, record in enumerate(fresh, self.at.number + 1):
                     if record.number != number:
                         raise StoreFailed(f"record {number} of the shared log is missing; the newest are joined anew")
-                    self._apply(record, done)
-                after = replace(self.at, number=fresh[-1].number)
+                    self._apply(record, last, done)
+                    last = record.token.hex()
+                after = replace(self.at, number=fresh[-1].number, last=last)
                 place(self.db, after)
                 self.db.execute("commit")
             except BaseException:
@@ -96,12 +108,17 @@ class Replica:
         self.at = after
         return done
 
-    def _apply(self, record: Record, done: Applied) -> None:
-        form, version, patch, words, rows, events = self._read(record)
-        if form != _FORM or version > tables.VERSION:
+    def _apply(self, record: Record, last: str, done: Applied) -> None:
+        form, version, patch, words, rows, events, *follows = unpacked(record)
+        if form > _FORM or version > tables.VERSION:
             raise StoreFailed(
                 f"record {record.number} of the shared log was written by a newer avmfs on {record.host}: this host"
                 " follows when it has it too"
+            )
+        if last and follows not in ([], [""], [last]):
+            raise StoreFailed(
+                f"record {record.number} of the shared log ({record.host}) does not follow what this host has: the log"
+                " has lost records that were applied here; avm cluster join brings the store anew"
             )
         done.settings = done.settings or _SETTINGS.encode() in patch
         if sum(row[2] == "rename" for row in rows) > 1:
@@ -120,12 +137,6 @@ class Replica:
                 self.db.execute("insert into terms(rowid, t) values(?, ?)", (passage, text))
         done.rows += [(row[0], row[1], row[2], row[3]) for row in rows]
         done.events += [Event(b"", *event) for event in events]
-
-    def _read(self, record: Record) -> Any:
-        try:
-            return wire.unpack(zlib.decompress(record.data))
-        except (zlib.error, wire.FrameError, ValueError) as e:
-            raise StoreFailed(f"record {record.number} of the shared log is damaged: {e}") from None
 
     def _make_way(self, patch: bytes) -> None:
         """Two that trade names are each in the other's way, whichever comes first: take them aside before."""

@@ -128,16 +128,17 @@ class ReplicatedApplier(Applier):
         patch = self._session.patchset()
         self._end_session()
         if patch:
-            data = replicas.packed(patch, self.words, self._row_list, self._event_list)
-            self._append(Record(self.number + 1, os.urandom(16), self.host, data))
-            self._commit_appended()
+            data = replicas.packed(patch, self.words, self._row_list, self._event_list, self.replica.at.last)
+            record = Record(self.number + 1, os.urandom(16), self.host, data)
+            self._append(record)
+            self._commit_appended(record)
         else:
             self._log.give()
             super().commit()
         self._forget_told()
 
-    def _commit_appended(self) -> None:
-        at = replace(self.replica.at, number=self.number + 1)
+    def _commit_appended(self, record: Record) -> None:
+        at = replace(self.replica.at, number=record.number, last=record.token.hex())
         try:
             place(self.db, at)
             super().commit()
@@ -241,8 +242,17 @@ class ReplicatedApplier(Applier):
             return self._log.take()  # a link that was cut while nobody used it
 
     def _catch_up(self, newest: int) -> None:
+        self.require(newest, self.number)
         while self.number < newest:
             self.follow(self._log.read(self.number, AT_ONCE), newest)
+
+    def require(self, newest: int, had: int) -> None:
+        """Raises StoreFailed where the log ends before what this host had of it."""
+        if newest < had:
+            raise StoreFailed(
+                f"the shared log ends at record {newest}, and this host has {had}: it has lost records, as by a"
+                " failover without synchronous replication; avm cluster join brings this store anew"
+            )
 
     def follow(self, records: Sequence[Record], newest: int = 0) -> None:
         """Apply what others have appended. Between transactions."""
@@ -434,7 +444,9 @@ class _Follower(threading.Thread):
 
     def _round(self) -> int:
         applier = self._applier
-        newest = self._log.wait(max(applier.number, applier.appended), HEARTBEAT_S)
+        had = applier.number
+        newest = self._log.wait(max(had, applier.appended), HEARTBEAT_S)
+        applier.require(newest, had)
         if applier.down is not None or not self.settled:
             self._in_writer(self._come_up)
         while max(applier.number, applier.appended) < newest and not self._over.is_set():

@@ -1,0 +1,44 @@
+"""log: {format: json}: each record of each process is an object on a line; and a reload goes back to text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemons import KILLED, QUIET, Daemon, wait
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with tempfile.TemporaryDirectory(prefix="avm-", dir="/tmp") as name:
+        made = Daemon(Path(name))
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(AssertionError):
+                made.command("stop")
+            made.clean_up()
+
+
+def test_every_record_is_an_object_until_a_reload_says_otherwise(daemon: Daemon) -> None:
+    daemon.mounts()
+    daemon.settings(QUIET + "log: {format: json}\n")
+    daemon.start()
+    os.kill(daemon.family()["writer"], signal.SIGKILL)
+    wait(lambda: KILLED in daemon.log() and daemon.status()["store"]["writer_state"] == "ready")
+    wait(lambda: daemon.log().count("the store's log is on the disk") == 2)
+    records = [json.loads(line) for line in daemon.log().splitlines()]
+    assert {"supervisor", "writer"} <= {each["process"] for each in records}
+    assert all({"at", "level", "logger", "message", "process"} <= each.keys() for each in records)
+    [killed] = [each for each in records if KILLED in each["message"]]
+    assert (killed["level"], killed["process"]) == ("WARNING", "supervisor")
+    daemon.settings(QUIET)
+    daemon.command("reload")
+    daemon.command("stop")
+    assert " supervisor: INFO stopping" in daemon.log().splitlines()[-1] or "INFO stopping" in daemon.log()

@@ -1,0 +1,82 @@
+"""How long the service waits for a client that sends or takes nothing: with limits of tenths of a second."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+from avmfs_config import find_paths
+from avmfs_config.http import HttpSettings
+from daemons import LIMIT_S, wait
+from http_world import Web
+
+from avmfs.http import events, rest
+from avmfs.http.doors import Caller
+from avmfs.http.service import Server
+
+HEADERS = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def here(web: Web, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web, Server]]:
+    """The service in this process, in front of the daemon's door, with little patience and small buffers."""
+    monkeypatch.setattr(rest, "BODY_S", 0.3)
+    monkeypatch.setattr(events, "SEND_S", 0.3)
+    places = {"AVM_RUNTIME_DIR": web.runtime, "AVM_DATA_DIR": web.runtime.parent / "data", "HOME": web.runtime}
+    where, ready = find_paths({name: str(place) for name, place in places.items()}), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        server = Server(listener, HttpSettings(), where, dict)
+        thread = threading.Thread(target=server.run, args=[ready.set])
+        thread.start()
+        try:
+            assert ready.wait(LIMIT_S)
+            yield Web(f"http://127.0.0.1:{listener.getsockname()[1]}", web.runtime), server
+        finally:
+            server.stop()
+            thread.join(LIMIT_S)
+
+
+def token_of(server: Server, agent: str) -> str:
+    return server.sessions.exchange(server.sessions.code(Caller(agent)))
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"path": "/shared/slow.md", '])
+def test_a_body_that_does_not_come_in_time_is_refused(here: tuple[Web, Server], sent: bytes) -> None:
+    web, server = here
+    with contextlib.closing(HTTPConnection(web.host, web.port, timeout=LIMIT_S)) as slow:
+        slow.putrequest("POST", "/api/write")
+        for name, value in {**HEADERS, "authorization": f"Bearer {token_of(server, 'alice')}"}.items():
+            slow.putheader(name, value)
+        slow.putheader("content-length", "1000")
+        slow.endheaders(sent)
+        answer = slow.getresponse()
+        assert answer.status == 408 and b"the body did not come within 0.3 s" in answer.read()
+    assert web.call(token_of(server, "alice"), "tags").status == 200
+
+
+def test_a_stream_of_events_that_nobody_reads_ends_and_leaves_room(here: tuple[Web, Server]) -> None:
+    web, server = here
+    with contextlib.closing(web.door("erin")) as door:
+        for number in range(200):
+            door.call("write", path=f"/private/{'/'.join(['x' * 200] * 8)}/{number}.md", data=b"x")
+    asked = (
+        f"GET /events?since=0 HTTP/1.1\r\nHost: {web.host}\r\nAuthorization: Bearer {token_of(server, 'erin')}\r\n\r\n"
+    )
+    with contextlib.ExitStack() as held:
+
+        def stalled() -> bytes:
+            sock = held.enter_context(contextlib.closing(socket.socket()))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            sock.settimeout(LIMIT_S)
+            sock.connect((web.host, web.port))
+            sock.sendall(asked.encode())
+            return sock.recv(12)[9:]
+
+        began = [stalled() for _ in range(events.STREAMS_OF_ONE)]
+        assert set(began) == {b"200"}
+        wait(lambda: stalled() == b"200")  # as many as one may have, none of which reads: their places are free again

@@ -1,0 +1,144 @@
+"""The service with TLS: which certificates a client of it takes, and that the others get no token."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import LIMIT_S, QUIET, Daemon
+from http_world import of, started
+
+from avmfs.errors import Denied, Invalid
+from avmfs.rpc.over_http import HttpDoor
+
+OURS, THEIRS = "IP:127.0.0.1", "DNS:elsewhere.example"
+_CONF = """
+[ca]
+default_ca = own
+[own]
+database = {folder}/index.txt
+new_certs_dir = {folder}
+serial = {folder}/serial
+default_md = sha256
+policy = any
+x509_extensions = names
+unique_subject = no
+[any]
+commonName = supplied
+[names]
+subjectAltName = {names}
+basicConstraints = critical, CA:true
+"""
+
+
+def certificate(folder: Path, name: str, names: str, until: str = "20500101000000Z") -> Path:
+    """A self-signed one from 2020 on, in NAME.pem, with its key in NAME.key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = folder / name
+    folder.mkdir()
+    conf, key, asked, made = (folder / f"{name}.{end}" for end in ("conf", "key", "csr", "pem"))
+    conf.write_text(_CONF.format(folder=folder, names=names))
+    (folder / "index.txt").touch()
+    (folder / "serial").write_text("01\n")
+    for command in (
+        f"req -new -newkey rsa:2048 -nodes -subj /CN={name} -keyout {key} -out {asked}",
+        f"ca -batch -notext -selfsign -config {conf} -keyfile {key} -in {asked} -out {made}"
+        f" -startdate 20200101000000Z -enddate {until}",
+    ):
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, timeout=LIMIT_S)
+    key.chmod(0o600)
+    return made
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("certificates")
+    return {
+        "good": certificate(folder, "good", OURS),
+        "foreign": certificate(folder, "foreign", THEIRS),
+        "expired": certificate(folder, "expired", OURS, "20200201000000Z"),
+    }
+
+
+def settings(made: Path, key: Path | None = None) -> str:
+    return QUIET + f"http: {{listen: '127.0.0.1:0', cert: {made}, key: {key or made.with_suffix('.key')}}}\n"
+
+
+@pytest.fixture
+def serving(root: Path) -> Iterator[Callable[[Path], tuple[Daemon, str, str]]]:
+    """Starts a daemon with this certificate: it, its address, and a key of alice's."""
+    with contextlib.ExitStack() as held:
+
+        def start(made: Path) -> tuple[Daemon, str, str]:
+            daemon = started(root, settings(made))
+            held.callback(daemon.clean_up)
+            held.callback(daemon.command, "stop")
+            web = of(daemon)
+            assert web.url.startswith("https://127.0.0.1:")
+            with contextlib.closing(web.door("alice")) as door:
+                return daemon, web.url, str(door.call("create_key", actions=["read", "write"])["key"])
+
+        yield start
+
+
+def avm(key: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AVM_", "SSL_"))}
+    command = [sys.executable, "-m", "avmfs.cli", *arguments]
+    environ = {**kept, "AVM_API_KEY": key, **more}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def test_a_certificate_that_is_named_is_trusted_and_no_other(serving: Any, certificates: dict[str, Path]) -> None:
+    good, other = str(certificates["good"]), str(certificates["foreign"])
+    daemon, url, key = serving(certificates["good"])
+    with contextlib.closing(HttpDoor(url, None, key, ca=good)) as door:
+        door.call("write", path="/shared/a.md", data=b"over TLS\n")
+    assert avm(key, "--at", url, "--ca", good, "read", "/shared/a.md").stdout == "over TLS\n"
+    assert avm(key, "read", "/shared/a.md", AVM_AT=url, AVM_CA=good).stdout == "over TLS\n"
+    for more in ((), ("--ca", other)):
+        refused = avm(key, "--at", url, *more, "read", "/shared/a.md")
+        assert refused.returncode == 1 and "certificate is not trusted" in refused.stderr, refused
+    for wrong in (str(certificates["good"].with_suffix(".csr")), "/nowhere.pem"):
+        with pytest.raises(Invalid, match="no certificates in PEM"):
+            HttpDoor(url, None, key, ca=wrong)
+    assert avm(key, "--at", url.replace("https:", "http:"), "read", "/shared/a.md").returncode == 75
+    context = ssl.create_default_context(cafile=good)
+    at = urllib.parse.urlsplit(url).netloc
+    with contextlib.closing(http.client.HTTPSConnection(at, timeout=LIMIT_S, context=context)) as connection:
+        connection.request("GET", f"/sign-in?code={of(daemon).code('alice')}")
+        assert "Secure" in str(connection.getresponse().headers["set-cookie"])
+
+
+@pytest.mark.parametrize(("name", "why"), [("foreign", "not valid for '127.0.0.1'"), ("expired", "expired")])
+def test_a_certificate_of_another_name_or_time_is_refused(
+    serving: Any, certificates: dict[str, Path], name: str, why: str
+) -> None:
+    _, url, key = serving(certificates[name])
+    with pytest.raises(Denied, match=why):
+        HttpDoor(url, None, key, ca=str(certificates[name]))
+
+
+def test_a_key_that_others_may_read_is_not_taken(root: Path, certificates: dict[str, Path]) -> None:
+    key = root / "loose.key"
+    shutil.copy(certificates["good"].with_suffix(".key"), key)
+    key.chmod(0o644)
+    daemon = Daemon(root)
+    daemon.mounts()
+    daemon.settings(settings(certificates["good"], key))
+    try:
+        assert "others may read it: chmod 600" in daemon.command("start", "--daemon", expect=1)
+        assert daemon.status()["http"]["state"] == "failed"  # all else serves
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
