@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from avmfs.errors import Invalid
+from avmfs.errors import Invalid, NotFound
 from avmfs.localtime import nanoseconds
 from avmfs.mcp.content import Content, minute
 from avmfs.mcp.content import read as read_content
@@ -72,7 +72,7 @@ def avm_remember(
         supersedes=supersedes,
         source=source,
     )
-    stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
+    stored = Stored.of(made)
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
     verb = "updated" if stored.done == "updated" else "remembered as"
     return Answer(f"{verb} {escaped(stored.path)}\n{same}", stored)
@@ -103,16 +103,16 @@ def avm_list(
 ) -> Answer[Listing]:
     """What a directory holds, or the files below it that match."""
     found = call.door("listing", path=path, limit=limit, offset=offset, q=query, tag=tag)
-    entries = [Entry(**entry) for entry in found["entries"]]
+    value = Listing.of(found)
     lines = [
         f"{each.handle or '-':<6} {escaped(each.path)}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()
         + "\n"
-        for each in entries
+        for each in value.entries
     ]
-    left = found["total"] - offset - len(entries)
+    left = value.total - offset - len(lines)
     if left > 0:
-        lines.append(f"({left} more: offset={offset + len(entries)})\n")
-    return Answer("".join(lines) or "(empty)\n", Listing(entries=entries, total=found["total"]))
+        lines.append(f"({left} more: offset={offset + len(lines)})\n")
+    return Answer("".join(lines) or "(empty)\n", value)
 
 
 @tool("Read", reads=True)
@@ -156,7 +156,7 @@ def avm_write(
     only = {} if if_version is None else {"if_version": if_version}
     done = call.door("write", path=path, data=content.encode(), mode=mode, **only)
     version = "" if done["version"] is None else f" v{done['version']}"
-    return Answer(f"wrote {escaped(done['path'])}{version}\n", Written(path=done["path"], version=done["version"]))
+    return Answer(f"wrote {escaped(done['path'])}{version}\n", Written.of(done))
 
 
 class Tags(Result):
@@ -213,7 +213,7 @@ def avm_history(
 ) -> Answer[History]:
     """The versions of a file, newest first, and the difference between two where one is named."""
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
-    value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
+    value = History.of(found)
     lines = [
         f"v{each.version}  {minute(each.at)}  {each.type}  {signed(each.author, each.route or '')}"
         f"  {each.size} byte{'s' * (each.size != 1)}\n"
@@ -230,9 +230,17 @@ class Edge(Result):
     type: str
 
 
+class Between(Result):
+    source: str
+    target: str
+    type: str
+
+
 class Links(Result):
     path: str
     links: list[Edge]
+    below: list[Between] = Field(default=[], description="Of files below a directory.")
+    more: int = Field(default=0, description="Files below a directory that were not looked at.")
 
 
 @tool("Link", destroys=True, repeatable=True)
@@ -245,7 +253,8 @@ def avm_link(
     ] = "related",
     remove: Annotated[bool, Field(description="Take the link away.")] = False,
 ) -> Answer[Links]:
-    """Link a file to another, or take a link away; without a target, show its links in both directions."""
+    """Link a file to another, or take a link away; without a target, show its links in both directions, or all below a
+    directory."""
     if target is not None:
         if "\n" in target:
             raise Invalid(f"{target!r}: a line end cannot be in a link's target")
@@ -254,12 +263,21 @@ def avm_link(
         call.door("write", path=f"{path}:links", data=text.encode(), mode="replace")
     elif remove:
         raise Invalid("take away which link? give a target")
-    found = call.door("links", path=path)
+    try:
+        found = call.door("links", path=path)
+    except NotFound:  # no file
+        return _below(call, path)
     links = [Edge(**each) for each in found["links"]]
     lines = [
         f"{'->' if each.direction == 'out' else '<-'} {escaped(each.path)} ({escaped(each.type)})\n" for each in links
     ]
     return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
+
+
+def _below(call: Call, path: str) -> Answer[Links]:
+    found = call.door("graph", path=path)
+    below = [Between(**each) for each in found["edges"]]
+    return Answer(found["text"], Links(path=found["path"], links=[], below=below, more=found["more"]))
 
 
 class Claimed(Result):
@@ -273,7 +291,7 @@ def avm_claim(
     path: Path,
     action: Annotated[
         Literal["claim", "next", "release"],
-        Field(description="next: path is a directory, and its oldest file that nobody has claimed becomes yours."),
+        Field(description="next: path is a directory; its oldest unclaimed file becomes yours."),
     ] = "claim",
     lease: Annotated[str, Field(description="Until it is free again by itself, such as 10m.", min_length=2)] = "10m",
 ) -> Answer[Claimed]:

@@ -154,7 +154,7 @@ def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
 def _proof(rarity: _Rarity, better: Scored, other: Scored, newer: Scored) -> float:
     """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now."""
     proof = rarity.likeness(better.hit.text, other.hit.text)
-    proof += CHANGE if _tells_of_change(newer.hit.text) else 0.0
+    proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
     proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
     terms = max(len(_terms(each.hit.text)) for each in (better, other))
     proof += LONG * max(math.log(terms / STATEMENT), 0.0)
@@ -200,7 +200,7 @@ class _Rarity:
 
 
 @lru_cache(4096)
-def _tells_of_change(text: str) -> bool:
+def tells_of_change(text: str) -> bool:
     return _CHANGE.search(text) is not None
 
 

@@ -3,12 +3,14 @@
 Owns the measure. Called by what stores a new memory, by consolidation and by packing, with texts that the asker sees.
 Pure.
 
-Near is: most content words in common, and nothing else said of anything: the same numbers, the same mood, and no name
-in each that the other has not. Two notes of which one tells another day or another person of the same matter are no
-duplicates, however alike they read.
+Near is: most content words in common, and nothing else said of anything: the same numbers, the same mood, no name in
+each that the other has not, no word of change in but one of them, and no word that another one has in the place of it
+(``_differs``). Two notes of which one tells another day or another person of the same matter are no duplicates, however
+alike they read.
 
-What is put away without anybody's looking must be surer: then each sentence of the one has to stand in the other, in
-the same order, but for case, punctuation, articles and labels such as "Note:" (``redundant``).
+What is put away without anybody's looking must be surer (``redundant``): each sentence of the one stands in the other,
+in the same order, but for case, punctuation, articles and labels such as "Note:"; or as many sentences, worded anew,
+have more words in common, and all names.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from avmfs.search.current import tells_of_change
 from avmfs.text import passages, segment
 
 NEAR: Final = 0.6
@@ -30,6 +35,13 @@ _NUMBER: Final = re.compile(
     r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|first|second|third|fourth|fifth|last|next|half|double"
     r"|hourly|daily|weekly|monthly|yearly)\b"
 )
+_GOES_ALIKE: Final = 0.5  # of the words of the shorter, in the same order
+_IN_PLACE: Final = 2  # words that stand for others
+_PLACES: Final = frozenset(
+    "before after until since from above below over under more less up down in out on off always sometimes".split()  # noqa: SIM905
+)
+_SPELT: Final = re.compile(r"[^\W_]+")
+_INNER: Final = re.compile(r"(?<=[\w,;)] )[A-Z][^\W_]*")  # a name: no first word of a sentence
 _CAPITAL: Final = re.compile(r"\b[^\W\d_]\w*")
 _DENIAL: Final = re.compile(
     r"\b(?:not|no|never|none|nobody|without|cannot|\w+n['’]t|nicht|kein\w*|nie|ohne|jamais|sans|nunca|sin|не|нет|без)\b"
@@ -59,7 +71,33 @@ def likeness(one: str, other: str) -> float:
         return 0.0
     if mine & _names(one) - theirs and theirs & _names(other) - mine:
         return 0.0
+    if tells_of_change(one) != tells_of_change(other) or _differs(one, other):
+        return 0.0
     return min(len(mine & theirs) / len(mine | theirs), 0.99)
+
+
+def _differs(one: str, other: str) -> bool:
+    """Whether two texts that go alike have other words in one place: "the terminal is B" and "the terminal is D", or
+    have changed them: "Bach in June, Brahms in May" and the other way round."""
+    mine, theirs = sorted((_words(one), _words(other)))
+    steps = SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
+    if sum(end - at for how, at, end, *_ in steps if how == "equal") < _GOES_ALIKE * min(len(mine), len(theirs)):
+        return False
+    replaced = [(mine[at:end], theirs[there:until]) for how, at, end, there, until in steps if how == "replace"]
+    if replaced and sorted(mine) == sorted(theirs):
+        return True
+    for gone, come in (([*filter(_says, was)], [*filter(_says, now)]) for was, now in replaced):
+        if max(len(gone), len(come)) <= _IN_PLACE and {*gone} - {*theirs} and {*come} - {*mine}:
+            return True
+    return False
+
+
+def _words(text: str) -> list[str]:
+    return [" ".join(segment.content_terms(word)) or word.casefold() for word in _SPELT.findall(text)]
+
+
+def _says(word: str) -> bool:
+    return word in _PLACES or not segment.only_function_words(word)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -87,11 +125,13 @@ def gist(text: str) -> bytes:
     return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+_RARE: Final = 4  # words of a note by which one is looked for that says it in others
 _ROOTS: Final = 64  # notes with a sentence in common that one is compared with
 _MARKS: Final = ".,;:!…\"'“”‘’«»()[]*_`"
 _UNSAID: Final = frozenset(("", "a", "an", "the", "also", "please", "-", "–", "—", "+", ">", "#", "##", "###"))
+REWORDED: Final = 0.7  # the share of common words of sentences that are put away for others
+_SENTENCES: Final = 3
 _LABEL: Final = re.compile(r"\A\W*(?:note|reminder|remember|fyi|nb|memo)\s*[:,–—-]\s*", re.IGNORECASE)
-_SPELT: Final = re.compile(r"[^\W_]+")
 _WRAPPED: Final = re.compile(r"(?<=[^\s.!?…:])[ \t]*\n[ \t]*(?=[a-zà-öø-ÿ])")
 _OF_THEN: Final = re.compile(
     r"\b(?:today|tonight|yesterday|tomorrow|now|currently|recently|just|ago|this (?:morning|afternoon|evening|week"
@@ -118,21 +158,33 @@ class Redundant(NamedTuple):
 
 def redundant(notes: Sequence[Note], least: float = NEAR) -> list[Redundant]:
     """Of notes of one matter, place and audience, in the order in which they are to stay, those that another one makes
-    needless: it says every sentence of theirs, in their order, is at least so alike, and says of nothing else another
-    number, name or denial. No note that stays is itself named as gone."""
+    needless: it says every sentence of theirs, in their order, or in other words, is at least so alike, and says of
+    nothing else another number, name or denial. No note that stays is itself named as gone."""
     said = [sayings(note.text) for note in notes]
+    terms = [frozenset(segment.content_terms(note.text)) for note in notes]
+    spread = Counter(term for each in terms for term in each)
+    rare = [sorted(each, key=lambda term: (spread[term], term))[:_RARE] for each in terms]
     stays: dict[str, list[int]] = {}
+    about: dict[str, list[int]] = {}
     found: list[Redundant] = []
     # The longest stays; of equals, since the order is stable, the first.
     for at in sorted(range(len(notes)), key=lambda at: (-len(said[at]), -_length(notes[at].text))):
         rivals = min((stays.get(each, []) for each in said[at]), key=len, default=[])[:_ROOTS]
-        alike = ((_restated(notes[kept], said[kept], notes[at], said[at]), kept) for kept in rivals)
+        alike = [(_restated(notes[kept], said[kept], notes[at], said[at]), kept) for kept in rivals]
+        anew = Counter(kept for term in rare[at] for kept in about.get(term, ())[:_ROOTS])
+        alike += [
+            (_reworded(notes[kept], said[kept], notes[at], said[at]), kept)
+            for kept, common in sorted(anew.items())
+            if common > 1 and len(terms[at] & terms[kept]) >= REWORDED * len(terms[at] | terms[kept])
+        ]
         best = max(((much, -kept) for much, kept in alike if much >= least), default=None)
         if best is not None:
             found.append(Redundant(at, -best[1], best[0]))
             continue
         for each in set(said[at]):
             stays.setdefault(each, []).append(at)
+        for term in rare[at]:
+            about.setdefault(term, []).append(at)
     return found
 
 
@@ -162,3 +214,16 @@ def _restated(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ..
     if not all(map(segment.only_function_words, more)):
         return 0.0
     return likeness(kept.text, gone.text)
+
+
+def _reworded(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ...]) -> float:
+    """How alike they are; 0 where they may be about other things, or are too long to be compared word by word."""
+    if len(says) != len(said) or len(said) > _SENTENCES or (kept.day != gone.day and _OF_THEN.search(gone.text)):
+        return 0.0
+    if kept.text.count("?") != gone.text.count("?") or sorted(_words(kept.text)) == sorted(_words(gone.text)):
+        return 0.0  # the same words in another order may tell another thing of each
+    for one, other in ((kept.text, gone.text), (gone.text, kept.text)):
+        if frozenset(segment.content_terms(" ".join(_INNER.findall(one)))) - frozenset(segment.content_terms(other)):
+            return 0.0
+    much = likeness(kept.text, gone.text)
+    return much if much >= REWORDED else 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
-    from avmfs_config.consolidate import ConsolidateSettings
+    from avmfs_config.consolidate import ConsolidateSettings, DigestSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -38,6 +38,7 @@ __all__ = [
     "BackupSettings",
     "ConfigError",
     "ConsolidateSettings",
+    "DigestSettings",
     "EmbeddingSettings",
     "Endpoint",
     "GossipSettings",
@@ -65,7 +66,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
-    "consolidate": ("ConsolidateSettings",),
+    "consolidate": ("ConsolidateSettings", "DigestSettings"),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avmfs_config.consolidate import ConsolidateSettings
+from avmfs_config.consolidate import ConsolidateSettings, DigestSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -281,6 +281,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
+    digest: DigestSettings = field(default_factory=DigestSettings)
     autostart: bool = True
     trust: tuple[TrustRule, ...] = ()
     log: LogSettings = field(default_factory=LogSettings)

@@ -12,18 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from avmfs_config import Settings
-
 from avmfs.access import Principal
 from avmfs.errors import AvmError
-from avmfs.localtime import LocalZone
 from avmfs.memory import Memory
 from avmfs.rpc.consolidating import consolidate
-from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.identity import OPERATOR
-from avmfs.store.store import Store
-from avmfs.text.tokens import TokenCounter
 
 log = logging.getLogger(__name__)
 
@@ -34,24 +28,10 @@ class Consolidation:
     """``step`` may be called at any time. ``report`` hears of the last run: {"notes", "agents", "error"}."""
 
     def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        report: Callable[[dict[str, Any]], None],
-        clock: Callable[[], float] = time.time,
+        self, around: Services, report: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.time
     ) -> None:
-        self._store, self._wanted, self._report, self._clock = store, settings.consolidate, report, clock
-        engine = Engine(store.search_index, None, TokenCounter(settings.search.encoding))
-        self._around = Services(
-            store,
-            engine,
-            settings.search,
-            settings.limits,
-            time.time_ns,
-            LocalZone(),
-            webhooks=settings.webhooks,
-            consolidate=settings.consolidate,
-        )
+        self._around, self._store, self._wanted = around, around.store, around.consolidate
+        self._report, self._clock = report, clock
         self._look_at = 0.0
         self._thread: threading.Thread | None = None
 

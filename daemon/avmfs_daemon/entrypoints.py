@@ -173,6 +173,20 @@ def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
     return found
 
 
+def _for_agents(spec: ChildSpec, store: Store, runtime: ChildRuntime) -> tuple[Callable[[], None], ...]:
+    """What the keeper does for each agent as that agent."""
+    from avmfs.providers.live import SOCKET, RemoteAsker
+    from avmfs.services import composed
+    from avmfs_daemon.consolidation import Consolidation
+    from avmfs_daemon.daily_digest import DailyDigest
+
+    asker = partial(RemoteAsker, spec.runtime_dir / SOCKET, spec.settings.providers)
+    around = composed(store, spec.settings, None, None, asker, of_daemon=True)
+    consolidation = Consolidation(around, partial(runtime.figures, "consolidation"))
+    digest = spec.settings.digest
+    return consolidation.step, DailyDigest(around, digest.at, digest.cold_days).step
+
+
 def _deliverer(runtime: ChildRuntime, spec: ChildSpec, store: Store) -> Deliverer:
     from avmfs_daemon.deliveries import Deliverer
 
@@ -188,7 +202,6 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
-    from avmfs_daemon.consolidation import Consolidation
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
 
@@ -205,12 +218,11 @@ def run_keeper(spec: ChildSpec) -> None:
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, partial(runtime.figures, "gossip"))
         backups = Schedule(spec.database, spec.settings, lambda error: runtime.figures("backup", {"error": error}))
-        consolidation = Consolidation(store, spec.settings, partial(runtime.figures, "consolidation"))
         keeper = Housekeeper(
             store,
             embedder,
             report=partial(runtime.figures, "keeper"),
-            also=(digests.step, backups.step, consolidation.step, *also),
+            also=(digests.step, backups.step, *_for_agents(spec, store, runtime), *also),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.

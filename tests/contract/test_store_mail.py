@@ -11,6 +11,7 @@ from store_world import ALICE, BOB, CAROL, World
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Message
+from avmfs.store.commands.messages import DIGESTS_UNREAD
 from avmfs.store.identity import OPERATOR
 
 MINUTE_S = 60
@@ -265,3 +266,38 @@ def test_only_the_log_rows_of_a_tell_say_whose_mail_has_moved(world: World) -> N
         ("alice", b"/tell/carol", other, rows[2][3]),
     ]
     assert "bob" in rows[0][3] and "carol" in rows[2][3]
+
+
+def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(world: World) -> None:
+    day, first = 24 * 3600, world.clock() - 10**9
+
+    def deliver(due: int, body: str | None = None) -> int | None:
+        done = world.do(OPERATOR, "deliver_digest", agent="alice", due=due, told=due + 5, body=body)
+        return None if done["since"] is None else int(done["since"])
+
+    with pytest.raises(Denied):
+        world.do(ALICE, "deliver_digest", agent="alice", due=first, told=first, body="forged")
+    assert deliver(first) is None and deliver(first, "x") is None and mail(world, ALICE) == []
+    second = first + day * 10**9
+    world.clock.advance(day)
+    assert deliver(second) == first + 5, "nobody has put it yet"
+    assert [deliver(second, "three new"), deliver(second, "again"), deliver(second)] == [first + 5, None, None]
+    third = second + day * 10**9
+    world.clock.advance(day)
+    assert deliver(third, "") == second + 5 and deliver(third, "late") is None, "there was nothing to tell"
+    (message,) = mail(world, ALICE)
+    assert (message.sender, message.body, message.priority, mail(world, BOB)) == ("avmfs", "three new", "low", [])
+    assert deliver(third + 10**9 * day * 400, "the clock was wrong") == third + 5
+    assert deliver(third) is None and deliver(third, "x") is None, "what was due in a time to come is forgotten"
+    assert len(mail(world, ALICE)) == 2
+
+
+def test_digests_that_nobody_reads_give_way_to_newer_ones_and_keep_no_mail_out(world: World) -> None:
+    due = world.clock() - 10**9
+    for number in range(DIGESTS_UNREAD + 3):
+        world.do(OPERATOR, "deliver_digest", agent="alice", due=due, told=due, body=f"number {number}")
+        world.clock.advance(24 * 3600)
+        due += 24 * 3600 * 10**9
+    tell(world, BOB, "alice", unread_limit=1)
+    bodies = [message.body for message in mail(world, ALICE)]
+    assert bodies == [*(f"number {number}" for number in range(3, DIGESTS_UNREAD + 3)), "x"]

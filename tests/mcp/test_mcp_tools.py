@@ -347,6 +347,10 @@ def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: st
     assert alice.said("avm_tags", path=path, replace=[])["tags"] == []
     link = {"direction": "out", "path": "/memory/shared/ground/zebra.md", "type": "cousin"}
     assert link in alice.said("avm_link", path=path, target=f"{ground}/zebra.md", type="cousin")["links"]
+    edge = {"source": "/memory/shared/ground/horse.md", "target": "/memory/shared/ground/zebra.md", "type": "cousin"}
+    below = alice.said("avm_link", path=ground)
+    assert edge in below["below"] and (below["links"], below["more"]) == ([], 0)
+    assert "-[cousin]-> /memory/shared/ground/zebra.md" in alice.text("avm_link", path=ground)
     back = alice.said("avm_link", path=f"{ground}/zebra.md")["links"]
     assert {"direction": "in", "path": "/memory/shared/ground/horse.md", "type": "cousin"} in back
     assert (

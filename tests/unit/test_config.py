@@ -41,7 +41,7 @@ from avmfs_config import (
     people,
     readers,
 )
-from avmfs_config.consolidate import CONSOLIDATE, ConsolidateSettings
+from avmfs_config.consolidate import CONSOLIDATE, DIGEST, ConsolidateSettings, DigestSettings
 from avmfs_config.gossip import GOSSIP
 from avmfs_config.parse import Readers, readers_of
 
@@ -671,6 +671,7 @@ RECORDS: dict[type[Any], Readers] = {
     QuotaSettings: {},
     GossipSettings: GOSSIP,
     ConsolidateSettings: CONSOLIDATE,
+    DigestSettings: DIGEST,
     WebhookSettings: readers.WEBHOOKS,
     Hook: readers.HOOK,
     Settings: readers.SETTINGS,
@@ -794,6 +795,22 @@ def test_consolidation_is_said_right_or_refused(settings_of: Any, text: str, err
     with pytest.raises(ConfigError) as caught:
         settings_of(f"consolidate: {text}")
     assert error in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("08:00", 480), ("'18:30'", 1110), ("18:30", 1110), ("9:05", 545), ("00:10", 10), ("null", None)],
+)
+def test_the_hour_of_a_digest_is_local_time_with_quotes_or_without(
+    settings_of: Any, text: str, minutes: int | None
+) -> None:
+    assert settings_of(f"digest: {{at: {text}}}").digest.at == minutes
+
+
+@pytest.mark.parametrize("text", ["'24:00'", "8", "08:60", "daily", "-1", "1440", "true", "1.5", "''"])
+def test_what_is_no_hour_is_refused(settings_of: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"digest\.at: "):
+        settings_of(f"digest: {{at: {text}}}")
 
 
 def test_how_often_is_a_duration(settings_of: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from avmfs_config import ConsolidateSettings, Settings, default_settings
+from avmfs_config import ConsolidateSettings
 from avmfs_daemon.consolidation import Consolidation
 from views_fixtures import Agent, World, opened
 
@@ -21,6 +21,7 @@ from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, Note, redundant
+from avmfs.services import Services
 from avmfs.store.commands.versions import TAGS_MAX
 
 FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
@@ -378,8 +379,8 @@ def test_what_is_old_and_not_important_goes_when_told(world: World) -> None:
 # By the daemon, and by a model ----------------------------------------------------------------------------------
 
 
-def wanted(**keys: Any) -> Settings:
-    return replace(default_settings(), consolidate=ConsolidateSettings(**keys))
+def wanted(world: World, **keys: Any) -> Services:
+    return replace(world.around, consolidate=ConsolidateSettings(**keys))
 
 
 def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: World) -> None:
@@ -390,7 +391,7 @@ def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: Wor
     heard: list[dict[str, Any]] = []
 
     def round_(**keys: Any) -> None:
-        keeper = Consolidation(world.store, wanted(**keys), heard.append, lambda: now[0])
+        keeper = Consolidation(wanted(world, **keys), heard.append, lambda: now[0])
         for _ in range(3):
             keeper.step()
             if keeper._thread is not None:

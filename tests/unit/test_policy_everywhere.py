@@ -384,6 +384,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "merge": lambda it: {"run": 1, "nodes": [it.file, it.other], "ctimes": [it.node.ctime if it.node else 0] * 2},
     "summarise": lambda it: {"run": 1, "path": [b"memory", b"s"], "data": b"x", "nodes": [it.file], "ctimes": [0]},
     "begin_consolidation": lambda it: {"every": 1},
+    "deliver_digest": lambda it: {"agent": "bob", "due": 1, "told": 1, "body": "x"},
     "archive_cold": lambda it: {"run": 1, "nodes": [it.file], "ctimes": [0]},
     "take_back": lambda it: {"run": 1, "document": it.document},
     "put_back": lambda it: {"node": it.file},

@@ -24,6 +24,8 @@ from avmfs.store.tx.transaction import Tx, new_id
 NUMBERS_FROM: Final = 100_000  # the smallest with six digits
 PRIORITIES: Final = ("urgent", "normal", "low")
 _NO_RATE: Final = 10**9
+DIGESTS_UNREAD: Final = 14
+DAY: Final = 86_400 * 10**9
 
 
 @command(repeatable=True, frees_space=True)
@@ -89,9 +91,44 @@ def tell(
     answered = None if re is None else _answered(tx, re)
     _count_sent(tx, rate_limit)
     number = _draw(tx, [sender, *receivers])
-    thread = None if answered is None else _known(tx, sender, answered)[1]
-    if not receivers:
-        return {"id": number, "recipients": []}
+    if receivers:
+        _deliver(tx, number, recipient, receivers, body, priority, expires, unread_limit, answered, everyone)
+    return {"id": number, "recipients": receivers}
+
+
+@command
+def deliver_digest(tx: Tx, agent: str, due: int, told: int, body: str | None = None) -> dict[str, Any]:
+    """Put the digest that was ``due``, of all until ``told`` (ns), into an agent's mail, once; where ``body`` is empty
+    there is nothing to put. {"since"}: until when the one before told; None where this one has been delivered, and of
+    an agent that has had none yet, or one of days to come: it gets the next. Without ``body`` nothing is changed but
+    for that. Unread ones give way to newer ones, but for ``DIGESTS_UNREAD``."""
+    tx.require_operator()
+    key = f"digest of {agent}"
+    last, since = map(int, (tx.db.execute("select value from setting where key = ?", (key,)).get or "0 0").split())
+    known = 0 < last <= tx.now + DAY  # a clock may go back a little
+    if known and (last >= due or body is None):
+        return {"since": None if last >= due else since}
+    tx.db.execute("insert or replace into setting(key, value) values(?, ?)", (key, f"{due} {told}"))
+    if known and body:
+        number = _draw(tx, [tx.who.name, agent])
+        _deliver(tx, number, agent, [agent], body, "low", None, DIGESTS_UNREAD, None, gives_way=True)
+    return {"since": since if known else None}
+
+
+def _deliver(
+    tx: Tx,
+    number: int,
+    recipient: str,
+    receivers: list[str],
+    body: str,
+    priority: str,
+    expires: int | None,
+    unread_limit: int,
+    answered: _Answered | None,
+    gives_way: bool,
+) -> None:
+    sender = tx.who.name
+    re, thread = (None, None) if answered is None else _known(tx, sender, answered)
     tx.db.execute(
         "insert into message(id, sender, number, recipient, priority, body, at, expires, root, re, thread)"
         " select coalesce(max(seq), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from log",  # never given twice
@@ -99,18 +136,17 @@ def tell(
     )
     message = tx.db.last_insert_rowid()
     for receiver in receivers:
-        _make_room(tx, receiver, everyone, unread_limit)
+        _make_room(tx, receiver, gives_way, unread_limit)
         theirs = (None, None) if answered is None else _known(tx, receiver, answered)
         tx.db.execute(
             "insert into delivery(agent, number, message, sender, priority, everyone, expires, re, thread)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (receiver, number, message, sender, priority, everyone, expires, *theirs),
+            (receiver, number, message, sender, priority, gives_way, expires, *theirs),
         )
         scope = tx.scope_at((paths.MEMORY, paths.PRIVATE, paths.raw(receiver)))
         # version: its number, for whoever delivers it elsewhere.
         path = paths.join((paths.TELL, paths.raw(receiver)))
         tx.log("tell", tx.node(PRIVATE), path, version=number, scope=scope)
-    return {"id": number, "recipients": receivers}
 
 
 def _answered(tx: Tx, number: int) -> _Answered:
@@ -170,16 +206,16 @@ def _draw(tx: Tx, agents: list[str]) -> int:
     return number
 
 
-def _make_room(tx: Tx, receiver: str, everyone: bool, unread_limit: int) -> None:
+def _make_room(tx: Tx, receiver: str, gives_way: bool, unread_limit: int) -> None:
     """Raises OverQuota when a mailbox has as much unread of the asker as it may, or of everybody as its quota allows;
     for a broadcast the oldest gives way."""
     quota = tx.policy.person(receiver).quota.unread
-    if quota is not None and not everyone and tx.db.execute(UNREAD, (receiver, tx.now)).get >= quota:
+    if quota is not None and not gives_way and tx.db.execute(UNREAD, (receiver, tx.now)).get >= quota:
         raise OverQuota(all_full(receiver))
-    waiting = tx.db.execute(UNREAD_FROM, (receiver, tx.who.name, everyone, tx.now)).get
+    waiting = tx.db.execute(UNREAD_FROM, (receiver, tx.who.name, gives_way, tx.now)).get
     if waiting < unread_limit:
         return
-    if not everyone:
+    if not gives_way:
         raise OverQuota(full(receiver, unread_limit))
     oldest = tx.db.execute(
         "select min(message) from delivery indexed by unread"
