@@ -23,6 +23,7 @@ NOTES: Final = 100  # that are looked into for one question
 CALLING: Final = 1000
 MEANT: Final = 50  # symbols that meaning is asked of
 MEANING: Final = 2.0  # of a cosine, beside a share of the best score by words
+TOGETHER: Final = 2  # symbols of one class, before those of others have come
 NAMED: Final = 1000.0  # beyond any score: what has the very name that was asked for
 SATURATION: Final = 2.0  # of BM25F, whose weights and shares of length were chosen on one project's questions
 PART: Final = 0.6
@@ -64,6 +65,7 @@ def find(
     found = _ordered((score, each) for score, each in zip(scores, places, strict=True) if score > 0)
     if found and found[0][0] < NAMED:
         found[:MEANT] = _by_meaning(door, question, found[:MEANT], degraded)
+        found = _spread(found)
     return [each for _, each in found[:limit]]
 
 
@@ -83,6 +85,17 @@ def _by_meaning(door: Door, question: str, scored: _Scored, degraded: Callable[[
     best = max(score for score, _ in scored)
     near = zip(scored, told["cosines"], strict=True)
     return _ordered((score / best + MEANING * max(cosine, 0.0), each) for (score, each), cosine in near)
+
+
+def _spread(scored: _Scored) -> _Scored:
+    """A class that fits brings all its methods: the rest of them come last."""
+    met: Counter[tuple[str, str]] = Counter()
+    ranks = []
+    for _, each in scored:
+        whole = each.path, each.symbol.name.replace("::", ".").partition(".")[0]
+        ranks.append(met[whole] >= TOGETHER)
+        met[whole] += 1
+    return [each for _, each in sorted(zip(ranks, scored, strict=True), key=lambda ranked: ranked[0])]
 
 
 def _said(place: Place) -> str:

@@ -26,7 +26,8 @@ def once_embedded(
 ) -> Found:
     """An answer. One that has found nothing while a few notes that this agent may see wait for their vectors is asked
     for once more when they have them, or after VECTORS_S; where nobody computes them (``embedded`` False) it is not."""
-    found, waited = ask(), False
+    waited = embedded and store.queue_lengths()[1] > 0  # what waits now may have its vectors before it is waited for
+    found = ask()
     if found.hits or found.degraded is not None or not embedded:
         return found
     deadline = time.monotonic() + VECTORS_S

@@ -26,7 +26,7 @@ KILLED = "ended: killed by SIGKILL"
 FORK_SERVER_KILLED = "ended: ended with status 255"
 HOLDER_KILLED = "the holder has ended: starting another one"
 
-LIMIT_S = 200.0
+LIMIT_S = 500.0
 """Guards against what never happens; on a busy machine everything takes its time."""
 SOON_S = 25.0
 """For what happens at once, and would otherwise only when some other limit is over."""

@@ -340,7 +340,7 @@ class Doors(Program):
             ({name: None}, ["rm", f"{self.home}/{name}"]),
         ):
             with self.doing(step):
-                done = subprocess.run([sys.executable, "-m", "avmfs.cli", "-a", self.agent, *words], timeout=200)
+                done = subprocess.run([sys.executable, "-m", "avmfs.cli", "-a", self.agent, *words], timeout=500)
                 assert done.returncode == 0
 
 

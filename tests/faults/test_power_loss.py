@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import wait
+from daemons import LIMIT_S, wait
 from disk_model import Keep, Names
 from dropping_disk import DroppingDisk
 from ext4_disk import Ext4Disk
@@ -36,7 +36,7 @@ from avmfs.store.schema import database
 
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "1"))
 SEED = int(os.environ.get("AVM_POWER_SEED", "1"))
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(300 + 300 * ROUNDS)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600 + 300 * ROUNDS)]
 
 VICTIMS = (None, None, "writer", "alice")
 """Whose process is killed shortly before; nobody else notices more than a pause."""
@@ -94,7 +94,7 @@ def facts_of(machine: Machine, agents: set[str]) -> dict[str, Counter[Any]]:
         "linked": Counter[Any](),
     }
     for agent in agents:
-        door = RemoteDoor(machine.daemon.run / "avm.sock", agent, timeout_s=200)
+        door = RemoteDoor(machine.daemon.run / "avm.sock", agent, timeout_s=LIMIT_S)
         try:
             found["subscribed"].update(one["pattern"] for one in door.call("subscriptions")["subscriptions"])
             found["key"].update(key["label"] for key in door.call("list_keys"))
@@ -121,7 +121,7 @@ def check_facts(machine: Machine, works: list[Work]) -> None:
 
 
 def check_store(machine: Machine) -> None:
-    operator = RemoteDoor(machine.daemon.run / "avm.sock", "alice", operator=True, timeout_s=200)
+    operator = RemoteDoor(machine.daemon.run / "avm.sock", "alice", operator=True, timeout_s=LIMIT_S)
     try:
         verdict = operator.call("audit_verify")
     finally:
@@ -161,7 +161,7 @@ def run(
     ended = [program.poll() for program in started]
     at = machine.power_loss(keep, number)
     for program in started:
-        program.wait(200)
+        program.wait(LIMIT_S)
     assert ended == [None] * len(started), (root / "programs.log").read_text()
     daemon.start()
     works = [
@@ -192,7 +192,7 @@ def rounds(it: Machine, chance: random.Random) -> None:
     acknowledged = 0
     with receiving(receiver := Receiver()):
         it.daemon.start()
-        door = RemoteDoor(it.daemon.run / "avm.sock", "carol", timeout_s=200)
+        door = RemoteDoor(it.daemon.run / "avm.sock", "carol", timeout_s=LIMIT_S)
         door.call("subscribe", pattern="/memory/**", url=receiver.url("/all"))
         door.call("write", path="/memory/log", data=b"")
         door.close()
@@ -214,9 +214,9 @@ def rounds(it: Machine, chance: random.Random) -> None:
             if number % 10 == 9 or number == ROUNDS - 1:
                 it.daemon.command("stop")
                 assert database.integrity(it.database) == []
+                print(f"{type(it.disk).__name__}: {number + 1} rounds, {acknowledged} acknowledged, 0 lost", flush=True)
                 it.daemon.start()
     assert acknowledged > 5 * ROUNDS, "they hardly got to work"
-    print(f"{type(it.disk).__name__}: {ROUNDS} rounds, {acknowledged} acknowledged, 0 lost")
 
 
 @pytest.mark.parametrize("names", ["ext4", "posix"])

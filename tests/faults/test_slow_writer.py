@@ -69,5 +69,26 @@ def test_commits_under_way_keep_no_other_request_waiting(daemon: Daemon) -> None
     }
 
 
+def test_a_close_that_nobody_answers_fails_and_leaves_what_is_committed(daemon: Daemon) -> None:
+    """Whether the writer does it yet, once it goes on, is open; everybody sees the same."""
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    path, other = (daemon.at(agent) / "memory/f" for agent in ("alice", "bob"))
+    path.write_bytes(b"old")
+    writer = daemon.family()["writer"]
+    descriptor, reader = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
+    os.pwrite(descriptor, b"new", 0)
+    os.kill(writer, signal.SIGSTOP)
+    try:
+        with pytest.raises(BlockingIOError):
+            os.close(descriptor)
+        assert path.read_bytes() == os.pread(reader, 9, 0) == other.read_bytes() == b"old"
+    finally:
+        os.kill(writer, signal.SIGCONT)
+        os.close(reader)
+    (path.parent / "after").write_bytes(b"after")
+    assert path.read_bytes() == other.read_bytes() in (b"old", b"new")
+
+
 def _texts(memory: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in memory.iterdir() if path.is_file()}

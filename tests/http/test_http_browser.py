@@ -37,7 +37,7 @@ LOOKED_AT = {
     "agents": "/agents",
     "links": "/links",
     "trash": "/trash",
-    "upkeep": "/upkeep",
+    "upkeep": "/upkeep?verify=1",
     "refused": "/note?path=/memory/none.md",
 }
 

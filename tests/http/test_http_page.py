@@ -215,3 +215,10 @@ def test_looking_at_a_recall_is_no_question_of_the_agents(writable: Web) -> None
         assert "the ferry leaves at nine" in seen(writable.ask("GET", at, cookie=alice.cookie)).text
         door.call("recall", q="ferry")
         assert [each["q"] for each in door.call("questions")["questions"]] == ["ferry"]
+
+
+def test_the_logs_chain_is_verified_where_the_operator_asks_for_it(writable: Web) -> None:
+    operator, alice = Visitor(writable, "operator", operator=True), Visitor(writable, "alice")
+    assert "/upkeep?verify=1" in seen(operator.get("/upkeep")).links
+    assert "The log's chain holds" in seen(operator.get("/upkeep", verify="1")).text
+    assert "chain" not in seen(alice.get("/upkeep", verify="1")).text

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, World, cat_bytes, view
+from mount_world import LIMIT_S, World, cat_bytes, code_of, view
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk"),
@@ -54,6 +54,27 @@ def test_a_file_that_is_too_large_can_be_removed_again(alice: Path, bob: Path) -
     save(bob / "memory/shared/small", b"1" * 30_000)
     assert cat_bytes(alice / "memory/shared/small") == b"1" * 30_000
     (alice / "memory/shared/small").unlink()
+
+
+def test_nobody_sees_what_a_full_disk_has_refused(alice: Path, bob: Path) -> None:
+    path, home = alice / "memory/shared/kept", bob / "memory/shared"
+    path.write_bytes(b"old")
+    descriptor, reader = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
+    try:
+        number = 0
+        while code_of(save, home / f"fill{number}", os.urandom(2 << 20)) != errno.ENOSPC:
+            number += 1
+        for _ in range(3):
+            os.pwrite(descriptor, os.urandom(6 << 20), 0)
+            assert code_of(os.fsync, descriptor) == errno.ENOSPC
+            assert (path.read_bytes(), os.pread(reader, 9, 0), path.stat().st_size) == (b"old", b"old", 3)
+        assert code_of(os.fsync, descriptor) is None
+    finally:
+        os.close(reader)
+        os.close(descriptor)
+    assert cat_bytes(home / "kept") == b"old"
+    for entry in home.iterdir():
+        entry.unlink()
 
 
 def test_what_is_full_refuses_and_keeps_and_can_be_emptied(alice: Path, bob: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, Place, World, line_from, linux_only, running
+from mount_world import LIMIT_S, Place, World, cat, echo, line_from, linux_only, meta, running, view
 from new_file_steps import closes, errno_of
 
 pytestmark = pytest.mark.mount
@@ -25,7 +25,8 @@ WHOLE, ONLY = os.O_RDWR, os.O_WRONLY  # the kernel caches what goes through the 
 
 @pytest.fixture(scope="module")
 def mounts() -> list[dict[str, Any]]:
-    return [{"agent_id": "alice"}, {"agent_id": "bob"}, {"agent_id": "carol", "coherence": "strict"}]
+    others = {"agent_id": "bob"}, {"agent_id": "carol", "coherence": "strict"}
+    return [{"agent_id": "alice", "xattr": True}, *others]
 
 
 SETTINGS = f"""
@@ -290,6 +291,7 @@ def test_who_wrote_through_a_mapping_is_told_whichever_handle_the_kernel_sends_i
 def test_attributes_that_are_refused_stay_as_they_were(late: tuple[Path, Callable[[str], None]]) -> None:
     path, access = late
     before = other(path).stat()
+    echo("kept", view(path, ":tags"))
     with opened(path, ONLY) as (one,):
         access("ro")
         os.write(one, b"new")
@@ -302,11 +304,17 @@ def test_attributes_that_are_refused_stay_as_they_were(late: tuple[Path, Callabl
             errno_of(os.mkdir, path.with_name("d")),
             errno_of(os.symlink, "f", path.with_name("s")),
             errno_of(os.open, path.with_name("h"), os.O_WRONLY | os.O_CREAT),
+            errno_of(os.setxattr, path, "user.avm.tags", b"other"),
+            errno_of(os.removexattr, path, "user.avm.tags"),
+            errno_of(echo, "other", view(path, ":tags")),
+            errno_of(echo, '{"importance": 0.9}', view(path, ":meta")),
         ]
         assert refused == ["EACCES"] * len(refused)
         assert closes(one) == "EACCES"
     after = other(path).stat()
     assert (after.st_mode, after.st_mtime_ns, path.read_bytes()) == (before.st_mode, before.st_mtime_ns, b"old")
     assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert (os.getxattr(path, "user.avm.tags"), cat(view(path, ":tags"))) == (b"kept", "kept\n")
+    assert meta(path) == meta(other(path)) and meta(path)["tags"] == ["kept"]
     assert sorted(os.listdir(path.parent)) == sorted(os.listdir(other(path).parent)) == ["f"]
     assert not any(path.with_name(name).exists() for name in "gdsh")

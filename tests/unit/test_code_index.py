@@ -382,6 +382,15 @@ def test_meaning_decides_where_words_say_as_much_and_is_said_to_be_missing(world
     assert len(told) == 1
 
 
+def test_a_class_that_fits_does_not_take_all_places(world: World, code: Path) -> None:
+    methods = "".join(f"    def send_{each}_mail(self): pass\n" for each in ("fast", "slow", "late"))
+    (code / "src" / "post.py").write_text(f"class MailSender:\n{methods}\ndef mail(to): pass\n")
+    alice = door(world, "alice")
+    scanning.scan(alice, "house", code)
+    names = [each.symbol.name for each in finding.find(alice, "who sends mail")]
+    assert len(names) == 5 and names[2] == "mail" and {each.partition(".")[0] for each in names[:2]} == {"MailSender"}
+
+
 def test_nearness_is_of_so_many_texts(world: World) -> None:
     alice = door(world, "alice")
     found = alice.call("nearness", q="a mail", texts=["a mail", "x" * 5000])

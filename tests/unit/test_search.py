@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.search import lexical, signals
+from avmfs.search import fresh, lexical, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.fusion import POOL, Ranked, fuse
@@ -65,6 +66,21 @@ def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
     index = made.index(ALICE)
     table = index.table()
     return lexical.search(table, terms, index.postings).over(np.arange(len(table.passages)))
+
+
+def test_what_gets_its_vectors_while_it_is_asked_for_is_found() -> None:
+    nothing, dinner = Answer("q", (), None, 0), engine(corpus()).search(ALICE, "noodles", limit=1)
+    answers = [nothing, dinner]
+
+    class Embedding:
+        """A store whose one waiting note is embedded during the first question."""
+
+        def queue_lengths(self) -> tuple[int, int]:
+            return 0, int(len(answers) == 2)
+
+    assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is dinner
+    answers = [nothing]
+    assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is nothing
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
