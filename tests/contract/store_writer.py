@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from avmfs.access import Policy
 from avmfs.store.identity import OPERATOR
@@ -45,7 +46,28 @@ class SharedClock:
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    asked = json.loads(sys.argv[1])
+    if sys.argv[1] == "fork":
+        fork_for_each_line()
+    else:
+        run(json.loads(sys.argv[1]))
+
+
+def fork_for_each_line() -> None:
+    """A writer for each line of stdin, which is as an argument would be; prints their pids. What takes longest of a
+    start, the imports, is done once."""
+    importlib.import_module("avmfs.store.sharedlog.postgres")
+    importlib.import_module("avmfs.store.writer.replicated")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            run(json.loads(line))
+            os._exit(0)
+        print(pid, flush=True)
+
+
+def run(asked: dict[str, Any]) -> None:
     if asked.get("connections"):
         resource.setrlimit(resource.RLIMIT_NOFILE, (asked["connections"], asked["connections"]))
     for module, values in (asked.get("constants") or {}).items():

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from avmfs_daemon.sharing import Forgetting
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
 from avmfs.store.backup import cluster
 from avmfs.store.files.store_lock import StoreLock
-from avmfs.store.store import open_direct
+from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer import rewriting
 from avmfs.store.writer.replicated import ReplicatedApplier
 from tests.contract.memory_log import MemoryLog, MemoryServer
 from tests.equal_stores import differing
@@ -146,3 +149,39 @@ def test_init_that_was_killed_is_done_again(tmp_path: Path, log: MemoryLog, monk
     assert len(log.snapshots()) == 1
     cluster.init(path, log, "a")
     assert len(log.snapshots()) == 1
+
+
+class Applying:
+    """A host's commands, as its writer applies them."""
+
+    def __init__(self, host: ReplicatedApplier) -> None:
+        self.host = host
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        if command == "wipe" and rewriting.due(self.host.db):
+            rewriting.rewrite(self.host.path)
+        return self.host.alone(who, command, arguments)
+
+    def close(self) -> None: ...
+
+
+def test_what_was_purged_leaves_the_log_once_hosts_that_are_there_have_followed(tmp_path: Path, log: MemoryLog) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    host = ReplicatedApplier(a, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    node = host.alone(ALICE, "write_path", {"path": [b"memory", b"secret.md"], "data": b"zqxcanary"})["node"]
+    assert list(cluster.traces_of(log, "zqxcanary"))
+    with contextlib.closing(Store(a, Applying(host))) as store:
+        forgetting = Forgetting(store, lambda: log, a, "a")
+        forgetting.step()
+        assert len(log.snapshots()) == 1, "nothing was purged yet"
+        host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
+        assert store.submit(ALICE, "wipe") == {"wiped": False}, "the log still has it"
+        log.report("b", host.number - 1, 17)
+        forgetting.step()
+        assert list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is not None, "b has yet to follow"
+        log.report("b", host.number, 17)
+        forgetting.step()
+        assert not list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is None
+        assert store.submit(ALICE, "wipe") == {"wiped": True} and len(log.snapshots()) == 1
+    host.close()

@@ -8,10 +8,14 @@ often each writer is killed; links are cut half as often, and the server a tenth
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import secrets
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -32,6 +36,43 @@ from tests.links import Link
 KILLS = int(os.environ.get("AVM_HOST_KILLS", "4"))
 LIMIT_S = 300.0
 PAUSE_S = 0.01
+
+
+class Forked(WriterProcess):
+    """A writer that is there as soon as it is forked, of a process that has imported all it needs."""
+
+    _parent: subprocess.Popen[str] | None = None
+    _pid = 0
+
+    def start(self) -> None:
+        if self._parent is None:
+            script = Path(__file__).with_name("store_writer.py")
+            with open(self.said, "ab") as said:
+                self._parent = subprocess.Popen(
+                    [sys.executable, os.fspath(script), "fork"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    pass_fds=[self.listener.fileno()],
+                    text=True,
+                )
+        assert self._parent.stdin is not None and self._parent.stdout is not None
+        print(json.dumps(self.asked()), file=self._parent.stdin, flush=True)
+        self._pid = int(self._parent.stdout.readline())
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._end(signal.SIGTERM)
+        assert self._parent is not None
+        with self._parent:
+            self._parent.kill()
+        self.listener.close()
+
+    def _end(self, by: signal.Signals) -> None:
+        os.kill(self._pid, by)
+        wait(lambda: not Path(f"/proc/{self._pid}").exists())
 
 
 class Clients:
@@ -126,7 +167,7 @@ def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_p
     for path, link in zip(paths, links, strict=True):
         address = Path(tempfile.mkdtemp(prefix="avm-", dir="/tmp")) / "w"  # the names of sockets have to be short
         over = postgres.over_tcp(link.port, name)
-        writers.append(WriterProcess(path, path.with_name("clock"), socket_path=address, log=over))
+        writers.append(Forked(path, path.with_name("clock"), socket_path=address, log=over))
     clients = [Clients(path.parent.name, writer) for path, writer in zip(paths, writers, strict=True)]
     chance = random.Random(25)
     todo = [("kill", at) for at in (0, 1)] * KILLS + [("cut", at) for at in (0, 1)] * max(2, KILLS // 4)

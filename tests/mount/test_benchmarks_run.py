@@ -46,6 +46,7 @@ RUNS = {
     "bench_agent_efficiency": ["--budgets", "100,500"],
     "bench_academic": [str(ROOT / "benchmarks/data/longmemeval.json"), "--budgets", "200"],
     "bench_value": ["--categories", "real_world"],
+    "bench_hosts": ["--hosts", "2"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
@@ -72,6 +73,7 @@ SELDOM = {
     "bench_recovery",
     "bench_attacks",
     "bench_past",
+    "bench_hosts",
 }
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 
