@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from store_world import ALICE, BOB, RULES, World
 
+from avmfs import paths
 from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Invalid
 from avmfs.node import DERIVES
@@ -17,6 +18,7 @@ from avmfs.store.store import open_direct
 from avmfs.trust import OWN, SOURCES, Origin, Trusted
 
 CHAINS = 200
+MADE = ("append", "update", "supersede", "carry")
 QUARANTINE = (Trusted("web", "/memory/shared/*", "quarantine"), Trusted("tool", "/*", "mark"))
 
 
@@ -88,7 +90,7 @@ class Chain:
 
     def step(self) -> None:
         one, other = self.random.sample(sorted(self.came), 2)
-        getattr(self, self.random.choice(["derive", "over", "away", "swap", "save", "aside", "share", "said"]))(
+        getattr(self, self.random.choice(["derive", "over", "away", "swap", "save", "aside", "share", "said", *MADE]))(
             one, other
         )
         while grown := [(a, b) for a, b in self.made_of if not self.came[a] >= self.came[b]]:
@@ -136,6 +138,35 @@ class Chain:
         more = self.random.choice(SOURCES)
         self.world.do(ALICE, "set_sources", node=self.world.node(ALICE, one).id, sources=[*self.came[one], more])
         self.came[one].add(more)
+
+    def append(self, one: str, other: str) -> None:
+        """Of what was read elsewhere, as whoever appends it says."""
+        self.world.write(ALICE, one, b"read there\n", mode="append", sources=sorted(self.came[other]))
+        self.came[one] |= self.came[other]
+
+    def update(self, one: str, _: str) -> None:
+        """Its author's own words in the place of what says the same do not clear it."""
+        document = self.world.document(ALICE, one)
+        at = list(paths.split(one.encode()))
+        self.world.do(ALICE, "remember", path=at, data=b"said anew\n", over=document.head)
+
+    def supersede(self, one: str, _: str) -> None:
+        self.fresh += 1
+        at = list(paths.split(f"{self.random.choice(self.folders)}/newer{self.fresh}.md".encode()))
+        older = self.world.node(ALICE, one).id
+        made = self.world.do(ALICE, "remember", path=at, data=b"no longer\n", supersedes=older)
+        path = paths.text(made["path"])
+        self.came[path] = set(self.came[one])
+        self.made_of.add((path, one))
+
+    def carry(self, one: str, _: str) -> None:
+        """Out of a store and in again, with what a record says of it."""
+        self.fresh += 1
+        path = f"{self.random.choice(self.folders)}/carried{self.fresh}.md"
+        came = list(self.world.origin(one).sources)
+        at = list(paths.split(path.encode()))
+        self.world.do(ALICE, "put", path=at, data=self.world.bytes(ALICE, one), sources=came)
+        self.came[path] = set(came)
 
     def _moved(self, places: dict[str, str], flags: int) -> None:
         one, other = next(iter(places.items()))
