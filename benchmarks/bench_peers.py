@@ -1,6 +1,6 @@
 """Other memories that install from PyPI and run offline, beside avmfs: adding a note, finding it, and what is found.
 
-    python -m venv peers && peers/bin/pip install mem0ai chromadb
+    python -m venv peers && peers/bin/pip install mem0ai chromadb lancedb langgraph-checkpoint
     python -m benchmarks.bench_peers PATH --python peers/bin/python [--peers mem0,chroma] [--limit N] [--json FILE]
 
 PATH is a file of LoCoMo or LongMemEval (bench_academic). Each history is a store of its own, in turn with every

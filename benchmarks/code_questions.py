@@ -1,7 +1,8 @@
 """What somebody might ask about a project, with the names (a regular expression) of what answers it.
 
-Django's were at hand when the ranking was made; Celery's, Scrapy's and Ansible's were written before it was tried on
-them, and how meaning counts was chosen on Django's and Celery's.
+Django's were at hand when the ranking was made; the others' were written before it was tried on them. How meaning
+counts was chosen on Django's and Celery's, how many symbols of a class come first on those and Scrapy's, nothing on
+Ansible's.
 """
 
 from __future__ import annotations

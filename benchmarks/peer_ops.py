@@ -73,9 +73,54 @@ def chroma(folder: str, turns: Sequence[Turn]) -> tuple[Add, Ask]:
     return add, ask
 
 
+def langgraph(folder: str, turns: Sequence[Turn]) -> tuple[Add, Ask]:
+    """LangGraph's own store, in memory: the one in SQLite wants a Python that loads extensions."""
+    known: dict[str, Sequence[float]] = {}
+
+    def embed(texts: Sequence[str]) -> list[Sequence[float]]:
+        return [known[text] for text in texts]
+
+    index = {"dims": len(turns[0]["vector"]), "embed": embed, "fields": ["text"]}
+    store = importlib.import_module("langgraph.store.memory").InMemoryStore(index=index)
+
+    def add(turn: Turn) -> object:
+        known[turn["text"]] = turn["vector"]
+        return store.put(("bench",), turn["id"], {"text": turn["text"]})
+
+    def ask(question: Turn, k: int) -> Sequence[str]:
+        known[question["text"]] = question["vector"]
+        return [item.key for item in store.search(("bench",), query=question["text"], limit=k)]
+
+    return add, ask
+
+
+def lance(folder: str, turns: Sequence[Turn]) -> tuple[Add, Ask]:
+    """LanceDB in files: words and vectors together, by its default reciprocal rank fusion. Its index of words is made
+    when the first question comes; until then it is asked for nothing."""
+    rows = [{name: turns[0][name] for name in ("id", "text", "vector")}]
+    table = importlib.import_module("lancedb").connect(folder).create_table("bench", rows)
+    table.delete("true")
+    ready = False
+
+    def add(turn: Turn) -> object:
+        return table.add([{name: turn[name] for name in ("id", "text", "vector")}])
+
+    def ask(question: Turn, k: int) -> Sequence[str]:
+        nonlocal ready
+        if not ready:
+            table.create_fts_index("text")
+            ready = True
+        found = table.search(query_type="hybrid").vector(question["vector"]).text(question["text"]).limit(k).to_list()
+        return [row["id"] for row in found]
+
+    return add, ask
+
+
 PEERS: Mapping[str, tuple[str, Callable[[str, Sequence[Turn]], tuple[Add, Ask]]]] = {
     "mem0": ("mem0ai", mem0),
     "chroma": ("chromadb", chroma),
+    "langgraph": ("langgraph-checkpoint", langgraph),
+    "lancedb": ("lancedb", lance),
 }
 """The package, and how it is opened."""
 

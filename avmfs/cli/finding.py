@@ -130,6 +130,9 @@ def remember_(
         done = "updated" if made["done"] == "updated" else "kept, beside the new one"
         says = f"{same['handle']} {escaped(same['path'])} says the same ({same['likeness']:.2f}): {done}"
         print(says, file=sys.stderr)
+    for other in () if ctx.obj.as_json else made["contradicts"]:
+        says = f"{other['handle']} {escaped(other['path'])} seems to say something else; if it no longer holds"
+        print(f"{says}: avm link {escaped(made['path'])} {other['handle']} supersedes", file=sys.stderr)
 
 
 @subcommand("stats", "Counts of what you may see, as JSON.")

@@ -27,9 +27,15 @@ class Same(Result):
     likeness: float = Field(description="1: the same text.")
 
 
+class Other(Result):
+    path: str
+    handle: str
+
+
 class Stored(Result):
     path: str
     done: Literal["stored", "updated"]
+    contradicts: list[Other] = Field(description="That seem to say something else: link what no longer holds.")
     duplicate: Same | None = Field(description="An older note that says the same.")
 
 
@@ -72,8 +78,12 @@ def avm_remember(
         supersedes=supersedes,
         source=source,
     )
-    stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
+    stored = Stored.of(made)
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
+    same += "".join(
+        f"{each.handle} seems to say something else: avm_link supersedes, if it no longer holds\n"
+        for each in stored.contradicts
+    )
     verb = "updated" if stored.done == "updated" else "remembered as"
     return Answer(f"{verb} {escaped(stored.path)}\n{same}", stored)
 
@@ -103,16 +113,16 @@ def avm_list(
 ) -> Answer[Listing]:
     """What a directory holds, or the files below it that match."""
     found = call.door("listing", path=path, limit=limit, offset=offset, q=query, tag=tag)
-    entries = [Entry(**entry) for entry in found["entries"]]
+    value = Listing.of(found)
     lines = [
         f"{each.handle or '-':<6} {escaped(each.path)}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()
         + "\n"
-        for each in entries
+        for each in value.entries
     ]
-    left = found["total"] - offset - len(entries)
+    left = value.total - offset - len(lines)
     if left > 0:
-        lines.append(f"({left} more: offset={offset + len(entries)})\n")
-    return Answer("".join(lines) or "(empty)\n", Listing(entries=entries, total=found["total"]))
+        lines.append(f"({left} more: offset={offset + len(lines)})\n")
+    return Answer("".join(lines) or "(empty)\n", value)
 
 
 @tool("Read", reads=True)
@@ -156,7 +166,7 @@ def avm_write(
     only = {} if if_version is None else {"if_version": if_version}
     done = call.door("write", path=path, data=content.encode(), mode=mode, **only)
     version = "" if done["version"] is None else f" v{done['version']}"
-    return Answer(f"wrote {escaped(done['path'])}{version}\n", Written(path=done["path"], version=done["version"]))
+    return Answer(f"wrote {escaped(done['path'])}{version}\n", Written.of(done))
 
 
 class Tags(Result):
@@ -213,7 +223,7 @@ def avm_history(
 ) -> Answer[History]:
     """The versions of a file, newest first, and the difference between two where one is named."""
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
-    value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
+    value = History.of(found)
     lines = [
         f"v{each.version}  {minute(each.at)}  {each.type}  {signed(each.author, each.route or '')}"
         f"  {each.size} byte{'s' * (each.size != 1)}\n"

@@ -57,8 +57,7 @@ def avm_recall(
         scores=scores,
     )
     call.progress(1, 1, f"{found['items']} memories, {found['tokens']} tokens")
-    value = Recalled(**{name: found[name] for name in Recalled.model_fields})
-    return Answer(found["text"] or "(nothing relevant)\n", value)
+    return Answer(found["text"] or "(nothing relevant)\n", Recalled.of(found))
 
 
 class Hit(Result):
@@ -87,7 +86,7 @@ def avm_search(
     """Paths that match by words or meaning, best first, each with its relevance and one line. A word or quotation after
     NOT is in none of them."""
     found = call.door("search", q=query, limit=limit, under=under, mode=mode)
-    return Answer(found["text"], Hits(hits=[Hit(**hit) for hit in found["hits"]], degraded=found["degraded"]))
+    return Answer(found["text"], Hits.of(found))
 
 
 class Place(Result):
@@ -212,7 +211,7 @@ def avm_recent(
 ) -> Answer[Recent]:
     """Which files were added, changed, moved or removed, by whom and when; newest first."""
     found = call.door("recent", path=under, minutes=minutes, since=since, limit=limit)
-    value = Recent(**{**found, "changes": [Change(**each) for each in found["changes"]]})
+    value = Recent.of(found)
     lines = [f"{minute(each.at)}  {each.author}  {each.status}  {escaped(each.path)}\n" for each in value.changes]
     return Answer("".join(lines) or "(no changes)\n", value)
 
@@ -238,4 +237,4 @@ def avm_stats(call: Call, under: Under = "/") -> Answer[Stats]:
     """Counts of what you may see: files, versions, links, tags."""
     text = read(call, f"{under.rstrip('/')}/:stats", 0, 1_000_000).content
     known = json.loads(text)
-    return Answer(text, Stats(**{name: known[name] for name in Stats.model_fields}))
+    return Answer(text, Stats.of(known))

@@ -67,4 +67,4 @@ def avm_inbox(
     ask = call.patient if wait else call.door
     found = ask("inbox", unread_only=unread_only, mark_read=mark_read, wait=wait, thread=thread)
     call.urgent_is_shown()
-    return Answer(found["text"], Inbox(messages=[Message(**each) for each in found["messages"]]))
+    return Answer(found["text"], Inbox.of(found))

@@ -35,10 +35,7 @@ def avm_topics(
 ) -> Answer[Topics]:
     """What memory is about, without a keyword: topics and how many files have them, or the files of one topic."""
     found = call.door("topics", path=under, name=name, limit=limit)
-    value = Topics(
-        topics=[Topic(**each) for each in found["topics"]], files=[AboutTopic(**each) for each in found["files"]]
-    )
-    return Answer(found["text"], value)
+    return Answer(found["text"], Topics.of(found))
 
 
 class Knows(Result):
@@ -76,14 +73,7 @@ def avm_ask(
 ) -> Answer[Answered]:
     """What memory holds on a question, and which agents know about it; sends them nothing unless told to."""
     found = call.door("ask", question=question, max_tokens=max_tokens, to=to, forward=forward)
-    value = Answered(
-        recalled=found["recalled"],
-        tokens=found["tokens"],
-        degraded=found["degraded"],
-        knows=[Knows(**each) for each in found["knows"]],
-        asked=None if found["asked"] is None else Asked(**found["asked"]),
-    )
-    return Answer(found["text"], value)
+    return Answer(found["text"], Answered.of(found))
 
 
 Below = Annotated[str, Field(description="Only below this directory.", min_length=1)]

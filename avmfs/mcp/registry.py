@@ -11,10 +11,10 @@ start, which a client that only wants to connect would wait for.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
 
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -26,6 +26,11 @@ class Result(BaseModel):
     """Base of structured results: exactly the fields that are declared."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Made of what a method of the door gives, which may have more."""
+        return cls(**{name: found[name] for name in cls.model_fields})
 
 
 R = TypeVar("R", bound=Result)

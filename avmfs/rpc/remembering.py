@@ -15,7 +15,10 @@ from avmfs.errors import Exists, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Document, Node
 from avmfs.rpc.methods import method
+from avmfs.search.contradictions import contradicted
+from avmfs.search.current import RIVALS
 from avmfs.search.duplicates import NEAR, likeness
+from avmfs.search.engine import Scored
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.views.shape import parts
@@ -57,16 +60,21 @@ def remember(
     supersedes: str | None = None,
     source: str = "own",
 ) -> dict[str, Any]:
-    """{"path", "done", "duplicate": {"path", "handle", "likeness"} or None}: the older note that says the same, if any;
-    ``likeness`` 1 is the same text. ``on_duplicate``: "keep" both (done "stored"), "update" the older one (done
-    "updated", with the longer ttl of the two; where others may read it than what was to be made, "stored"), "refuse":
-    raises Exists, which names it. ``supersedes``: a file, by path or handle, that holds no more; it is no duplicate
-    then. ``source``: "own" words, or how the text came in: "tool", "web", "imported", "live"."""
+    """{"path", "done", "duplicate": {"path", "handle", "likeness"} or None, "contradicts": [{"path", "handle"}]}: the
+    older note that says the same, if any, ``likeness`` 1 being the same text; and those that seem to say something else
+    of the same matter, of which nothing is done. ``on_duplicate``: "keep" both (done "stored"), "update" the older one
+    (done "updated", with the longer ttl of the two; where others may read it than what was to be made, "stored"),
+    "refuse": raises Exists, which names it. ``supersedes``: a file, by path or handle, that holds no more; it is no
+    duplicate then. ``source``: "own" words, or how the text came in: "tool", "web", "imported", "live"."""
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
     made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl, supersedes, source)
-    found = _duplicate(memory, content, made["supersedes"])
-    told = None if found is None else _told(found)
+    hits = _alike(memory, content, made["supersedes"])
+    found = _duplicate(memory, content, hits)
+    told = {
+        "duplicate": None if found is None else _told(found),
+        "contradicts": _contradicted(content, hits, found),
+    }
     if found is not None and on_duplicate == "refuse":
         raise Exists(str(found), found.path)
     memory.enroll()
@@ -76,8 +84,8 @@ def remember(
         if alike:
             older = {"path": list(parts(paths.raw(found.path))), "over": found.document.head}
             memory.submit("remember", **{**made, **older})
-            return {"path": found.path, "done": "updated", "duplicate": told}
-    return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", "duplicate": told}
+            return {"path": found.path, "done": "updated", **told}
+    return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", **told}
 
 
 @method
@@ -115,16 +123,28 @@ def _new_memory(memory: Memory, index: int, item: Any) -> dict[str, Any]:
         raise Invalid(f"{where}: {e.reason}") from None
 
 
-def _duplicate(memory: Memory, content: str, gone: int | None) -> Duplicate | None:
-    """The most alike of the notes that the asker may find, but for the node ``gone``; of several the older. None where
-    it may not look."""
+def _alike(memory: Memory, content: str, gone: int | None) -> list[Scored]:
+    """Notes that the asker may find by its words, best first, but for the node ``gone``; none where it may not look."""
     if not (memory.who.may("search") and memory.who.may("read")) or len(content) > _LARGEST:
-        return None
-    answer = memory.search(_SYNTAX.sub(" ", content[:_ASKED]), limit=_RIVALS, mode="lexical")
+        return []
+    answer = memory.search(_SYNTAX.sub(" ", content[:_ASKED]), limit=RIVALS, mode="lexical")
+    return [scored for scored in answer.hits if scored.hit.node != gone]
+
+
+def _contradicted(content: str, hits: list[Scored], same: Duplicate | None) -> list[dict[str, Any]]:
+    """But for what says the ``same``."""
+    known = None if same is None else same.node.id
+    return [
+        {"path": paths.text(scored.hit.path), "handle": f"@{scored.hit.handle}"}
+        for scored in contradicted(content, hits)
+        if scored.hit.node != known
+    ]
+
+
+def _duplicate(memory: Memory, content: str, hits: list[Scored]) -> Duplicate | None:
+    """The most alike of ``hits``; of several the older."""
     best: Duplicate | None = None
-    for scored in answer.hits:
-        if scored.hit.node == gone:
-            continue
+    for scored in hits[:_RIVALS]:
         with memory.reading() as reader:
             try:
                 node = reader.node(scored.hit.node)

@@ -56,6 +56,7 @@ SURE: Final = 5.0
 """From which it is said that one replaces the other. The order is changed from 0."""
 
 USUAL: Final = 100
+_UNSEEN: Final = math.log(1 + USUAL)
 """Hits among which a word that one has is rare."""
 
 _CHANGE: Final = re.compile(
@@ -100,7 +101,7 @@ def ordered(
     found = list(hits)
     if not weight or len(hits) < 2:
         return found
-    rarity = _Rarity(hits[:RIVALS], q[:_QUESTION])
+    rarity = Rarity(hits[:RIVALS], q[:_QUESTION])
     best = found[0]
     told = {each.hit.document: each.hit.updated for each in found[:LOOKED_AT]}
     proofs = {0: math.inf}
@@ -151,7 +152,7 @@ def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
     return lambda time: (0 < stop <= time, -time)
 
 
-def _proof(rarity: _Rarity, better: Scored, other: Scored, newer: Scored) -> float:
+def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored) -> float:
     """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now."""
     proof = rarity.likeness(better.hit.text, other.hit.text)
     proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
@@ -169,14 +170,14 @@ def moved(one: Scored, place: Scored) -> Scored:
     return replace(one, score=place.score, relevance=place.relevance, parts=parts)
 
 
-class _Rarity:
+class Rarity:
     """How much words of these hits tell, by how few of them have each."""
 
     def __init__(self, hits: Sequence[Scored], q: str) -> None:
         holders = Counter(term for scored in hits for term in _terms(scored.hit.text))
         self._weights = {term: math.log(1 + USUAL / count) for term, count in holders.items()}
         self._asked = _terms(q) & holders.keys()
-        self._question = self._sum(self._asked) + len(_terms(q) - self._asked) * math.log(1 + USUAL) or 1.0
+        self._question = self._sum(self._asked) + len(_terms(q) - self._asked) * _UNSEEN or 1.0
         self._sums: dict[str, float] = {}
 
     def likeness(self, better: str, other: str) -> float:
@@ -195,8 +196,13 @@ class _Rarity:
             self._sums[text] = self._sum(_terms(text))
         return self._sums[text]
 
+    def contained(self, one: str, other: str) -> float:
+        """The share that common words have in the one of the two that says less; words that no hit has are rare."""
+        mine, theirs = _terms(one), _terms(other)
+        return self._sum(mine & theirs) / (min(self._sum(mine), self._sum(theirs)) or 1.0)
+
     def _sum(self, terms: frozenset[str]) -> float:
-        return sum(map(self._weights.__getitem__, terms))
+        return sum(self._weights.get(term, _UNSEEN) for term in terms)
 
 
 @lru_cache(4096)

@@ -79,24 +79,33 @@ def likeness(one: str, other: str) -> float:
 def _differs(one: str, other: str) -> bool:
     """Whether two texts that go alike have other words in one place: "the terminal is B" and "the terminal is D", or
     have changed them: "Bach in June, Brahms in May" and the other way round."""
-    mine, theirs = sorted((_words(one), _words(other)))
+    mine, theirs = sorted((words(one), words(other)))
     steps = SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
-    if sum(end - at for how, at, end, *_ in steps if how == "equal") < _GOES_ALIKE * min(len(mine), len(theirs)):
+    if not aligned(steps, mine, theirs):
         return False
     replaced = [(mine[at:end], theirs[there:until]) for how, at, end, there, until in steps if how == "replace"]
     if replaced and sorted(mine) == sorted(theirs):
         return True
-    for gone, come in (([*filter(_says, was)], [*filter(_says, now)]) for was, now in replaced):
+    for gone, come in (([*filter(says, was)], [*filter(says, now)]) for was, now in replaced):
         if max(len(gone), len(come)) <= _IN_PLACE and {*gone} - {*theirs} and {*come} - {*mine}:
             return True
     return False
 
 
-def _words(text: str) -> list[str]:
+def aligned(steps: Sequence[tuple[str, int, int, int, int]], one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether of ``words`` of two texts so many are the same in the same order that others stand in their places."""
+    return sum(end - at for how, at, end, *_ in steps if how == "equal") >= _GOES_ALIKE * min(len(one), len(other))
+
+
+def _denials(text: str) -> list[str]:
+    return [word.casefold() for word in _DENIAL.findall(text)]
+
+
+def words(text: str) -> list[str]:
     return [" ".join(segment.content_terms(word)) or word.casefold() for word in _SPELT.findall(text)]
 
 
-def _says(word: str) -> bool:
+def says(word: str) -> bool:
     return word in _PLACES or not segment.only_function_words(word)
 
 
@@ -220,8 +229,13 @@ def _reworded(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ..
     """How alike they are; 0 where they may be about other things, or are too long to be compared word by word."""
     if len(says) != len(said) or len(said) > _SENTENCES or (kept.day != gone.day and _OF_THEN.search(gone.text)):
         return 0.0
-    if kept.text.count("?") != gone.text.count("?") or sorted(_words(kept.text)) == sorted(_words(gone.text)):
+    if kept.text.count("?") != gone.text.count("?") or sorted(words(kept.text)) == sorted(words(gone.text)):
         return 0.0  # the same words in another order may tell another thing of each
+    mine, theirs = (frozenset(segment.content_terms(text)) for text in (kept.text, gone.text))
+    if mine != theirs and (mine < theirs or theirs < mine):
+        return 0.0  # a word more makes it another thing, as often as not
+    if sorted(_denials(kept.text)) != sorted(_denials(gone.text)):
+        return 0.0
     for one, other in ((kept.text, gone.text), (gone.text, kept.text)):
         if frozenset(segment.content_terms(" ".join(_INNER.findall(one)))) - frozenset(segment.content_terms(other)):
             return 0.0

@@ -6,8 +6,9 @@ Owns the values, their readers and the rules that span its keys. Called by `read
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from avmfs_config.parse import Range, Readers, Value
 
@@ -52,12 +53,17 @@ def read_consolidate(value: Value) -> ConsolidateSettings:
     found = value.record(ConsolidateSettings, CONSOLIDATE)
     if (found.endpoint is None) != (found.model is None):
         raise value.error("`endpoint`, the address of a /chat/completions, and `model` go together")
-    for name in ("key_env", "key_file") if found.endpoint is None else ():
+    check_key(value, found, "key_env", "key_file")
+    return found
+
+
+def check_key(value: Value, found: Any, *of_endpoint: str) -> None:
+    """Raise ConfigError unless a service's keys go together."""
+    for name in of_endpoint if found.endpoint is None else ():
         if getattr(found, name) is not None:
             raise value.child(name).error("is for an `endpoint`")
     if found.key_env is not None and found.key_file is not None:
         raise value.error("either `key_env` or `key_file`")
-    return found
 
 
 def _every(value: Value) -> float | None:
@@ -83,12 +89,13 @@ def _time_of_day(value: Value) -> int | None:
     return None if found is None else int(found[1]) * 60 + int(found[2])
 
 
-def _address(value: Value) -> str | None:
+def endpoint(value: Value, service: str) -> str | None:
+    """The address of a service; ``service`` is how such a one ends."""
     text = value.optional(Value.text)
     if text is not None and not ADDRESS.fullmatch(text):
-        raise value.error(f"expected an address such as https://api.example.com/v1/chat/completions, not {text!r}")
+        raise value.error(f"expected an address such as https://api.example.com/v1/{service}, not {text!r}")
     return text
 
 
-CONSOLIDATE: Readers = {"every": _every, "endpoint": _address}
+CONSOLIDATE: Readers = {"every": _every, "endpoint": partial(endpoint, service="chat/completions")}
 DIGEST: Readers = {"at": _time_of_day}

@@ -5,9 +5,10 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 """
 
 import re
+from functools import partial
 
 from avmfs_config.agent_id import check_agent_id
-from avmfs_config.consolidate import DIGEST, DigestSettings, read_consolidate
+from avmfs_config.consolidate import DIGEST, DigestSettings, check_key, endpoint, read_consolidate
 from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
@@ -128,24 +129,13 @@ def _log_address(value: Value) -> str:
 
 
 def _rerank(value: Value) -> RerankSettings:
-    settings = value.record(RerankSettings, {"endpoint": _address})
+    settings = value.record(RerankSettings, {"endpoint": partial(endpoint, service="rerank")})
     if settings.model is not None and settings.endpoint is not None:
         raise value.error("either `model`, a folder, or `endpoint`, an address")
     if settings.model is None and settings.endpoint is None and value.entries():
         raise value.error("needs `model`, a folder with a cross-encoder, or `endpoint`, the address of a /rerank")
-    for name in ("name", "key_env", "key_file") if settings.endpoint is None else ():
-        if getattr(settings, name) is not None:
-            raise value.child(name).error("is for an `endpoint`")
-    if settings.key_env is not None and settings.key_file is not None:
-        raise value.error("either `key_env` or `key_file`")
+    check_key(value, settings, "name", "key_env", "key_file")
     return settings
-
-
-def _address(value: Value) -> str | None:
-    text = value.optional(Value.text)
-    if text is not None and not re.match(r"https?://[^/@\s]+(/\S*)?\Z", text):
-        raise value.error(f"expected an address such as https://api.example.com/v1/rerank, not {text!r}")
-    return text
 
 
 RULE: Readers = {"pattern": _pattern, "agents": _names(_agent_id), "groups": _names(read_group)}

@@ -110,7 +110,7 @@ class Children:
             child.mountpoint.protect()
         self._retire_predecessors(child)
         if child.current is not None:
-            self._retire(child, child.current, detached=False)
+            self._retire(child.current, detached=False)
         elif not child.processes:
             self._dismantle(child)
 
@@ -141,9 +141,6 @@ class Children:
         """Return whether a process still ends whose successor serves already. Not of mounts, where nothing new comes to
         it."""
         return any(child.retiring for child in self.all if child.mount is None and child.state == "ready")
-
-    def tell(self, child: Child, process: ChildProcess, message: Message) -> None:
-        process.stream.tell(message)
 
     def next_deadline(self) -> float:
         """When `tend` has to be called, whatever else happens; infinity for never."""
@@ -247,15 +244,15 @@ class Children:
         else:
             self.tend()
 
-    def _retire(self, child: Child, process: ChildProcess, *, detached: bool) -> None:
+    def _retire(self, process: ChildProcess, *, detached: bool) -> None:
         if not process.told_to_stop:
             process.told_to_stop = True
             process.kill_at = min(process.kill_at, time.monotonic() + STOP_S)
-            self.tell(child, process, {"stop": True, "detached": detached})
+            process.stream.tell({"stop": True, "detached": detached})
 
     def _retire_predecessors(self, child: Child) -> None:
         for process in child.retiring:
-            self._retire(child, process, detached=True)
+            self._retire(process, detached=True)
 
     def _dismantle(self, child: Child) -> None:
         self.all.remove(child)

@@ -35,7 +35,7 @@ class HttpService:
         self._child: Child | None = None
         self._asked_for: Endpoint | None = None  # where, since somebody has asked for it
         self._numbers = itertools.count(1)
-        self._pending: dict[int, tuple[Child, ChildProcess, int]] = {}
+        self._pending: dict[int, tuple[ChildProcess, int]] = {}
         self.listener: socket.socket | None = None
         self.problem = ""
 
@@ -60,7 +60,7 @@ class HttpService:
             self._children.replace(self._child)
         return None
 
-    def sign_in(self, asker: Child, process: ChildProcess, number: int, asked: dict[str, Any]) -> dict[str, Any] | None:
+    def sign_in(self, process: ChildProcess, number: int, asked: dict[str, Any]) -> dict[str, Any] | None:
         """The answer to the door, which asks for a code; None: it comes later (`admitted`)."""
         if asked["start"] and self.listener is None:
             for where in (USUAL, replace(USUAL, port=0)):  # another daemon of this machine may have the usual one
@@ -73,23 +73,23 @@ class HttpService:
         if len(self._pending) >= PENDING:
             return {"state": "starting", "problem": ""}
         order = next(self._numbers)
-        self._pending[order] = (asker, process, number)
+        self._pending[order] = (process, number)
         told = {"number": order, "agent": asked["agent"], "operator": asked["operator"]}
-        self._children.tell(child, child.current, {"admit": told})
+        child.current.stream.tell({"admit": told})
         return None
 
     def admitted(self, message: dict[Any, Any]) -> None:
         """The process has made a code."""
         if (waiting := self._pending.pop(message["admitted"], None)) is not None:
-            asker, process, number = waiting
+            process, number = waiting
             answer = {"state": "ready", "url": self.url, "code": message["code"]}
-            self._children.tell(asker, process, {"answer": number, "value": answer})
+            process.stream.tell({"answer": number, "value": answer})
 
     def lost(self) -> None:
         """The process has ended: the codes that it was asked for will not come."""
-        for asker, process, number in self._pending.values():
+        for process, number in self._pending.values():
             answer = {"state": "starting", "problem": ""}
-            self._children.tell(asker, process, {"answer": number, "value": answer})
+            process.stream.tell({"answer": number, "value": answer})
         self._pending.clear()
 
     @property

@@ -290,9 +290,9 @@ class Supervisor:
         elif "admitted" in message and child.kind == "http":
             self._http.admitted(message)
         elif "ask" in message and message.get("do") == "sign_in" and child.kind == "door":
-            found = self._http.sign_in(child, process, message["ask"], message["arguments"])
+            found = self._http.sign_in(process, message["ask"], message["arguments"])
             if found is not None:
-                self._children.tell(child, process, {"answer": message["ask"], "value": found})
+                process.stream.tell({"answer": message["ask"], "value": found})
         elif "ask" in message:
             answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
             if message.get("do") in ("status", "warmup"):
@@ -301,7 +301,7 @@ class Supervisor:
                 answer = {"value": self.status()}
             elif message.get("do") == "open" and child.kind == "keeper":
                 answer = {"value": self._takeover.open_among(self._children.all, message["arguments"]["nodes"])}
-            self._children.tell(child, process, {"answer": message["ask"], **answer})
+            process.stream.tell({"answer": message["ask"], **answer})
 
     def _lost(self, child: Child) -> None:
         if child.kind == "writer":
@@ -484,7 +484,7 @@ class Supervisor:
             return
         self._rules_pending = True  # a writer that starts meanwhile reads the new ones by itself
         if self._writer.current is not None:
-            self._children.tell(self._writer, self._writer.current, {"rules": rules_message(settings)})
+            self._writer.current.stream.tell({"rules": rules_message(settings)})
         if not self._turn_until(lambda: not self._rules_pending, RULES_S):
             log.error("the writer has not confirmed the new rules")
 

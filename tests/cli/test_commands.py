@@ -227,7 +227,12 @@ def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     third = avm.out("remember", "x", "-n", "projects", "--title", "Räder & Zeug").strip()
     assert third == "/memory/shared/projects/räder-zeug.md"
     said = parsed(avm, "remember", "-", data=b"from stdin\n")
-    assert said == {"path": "/memory/private/alice/from-stdin.md", "done": "stored", "duplicate": None}
+    assert said == {
+        "path": "/memory/private/alice/from-stdin.md",
+        "done": "stored",
+        "duplicate": None,
+        "contradicts": [],
+    }
     path = avm.out("remember", "old", "--created", "2024-03-01T12:00:00+00:00").strip()
     assert json.loads(avm.out("read", f"{path}:meta"))["created"].startswith("2024-03-01T12:00:00")
     for arguments, data in (

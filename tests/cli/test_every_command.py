@@ -155,8 +155,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("recall x --strategy none", 2, "strategy"),
     ],
     "remember": [
-        Good("remember 'kept in mind'", "kept-in-mind", "done duplicate path"),
-        Good("remember -", "from", "done duplicate path", b"from stdin"),
+        Good("remember 'kept in mind'", "kept-in-mind", "contradicts done duplicate path"),
+        Good("remember -", "from", "contradicts done duplicate path", b"from stdin"),
         Bad("remember 'kept in mind' --on-duplicate refuse", 1, "says it already (exactly)"),
         Bad("remember x --on-duplicate merge", 2, "merge"),
         Bad("remember ' '", 2, "empty"),

@@ -64,9 +64,16 @@ def test_nobody_sees_what_a_full_disk_has_refused(alice: Path, bob: Path) -> Non
         number = 0
         while code_of(save, home / f"fill{number}", os.urandom(2 << 20)) != errno.ENOSPC:
             number += 1
-        for _ in range(3):
+        refused = 0
+        while refused < 3:
             os.pwrite(descriptor, os.urandom(6 << 20), 0)
-            assert code_of(os.fsync, descriptor) == errno.ENOSPC
+            if (code := code_of(os.fsync, descriptor)) is None:  # there was room again, which the version takes
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, b"old", 0)
+                os.fsync(descriptor)
+                continue
+            refused += 1
+            assert code == errno.ENOSPC
             assert (path.read_bytes(), os.pread(reader, 9, 0), path.stat().st_size) == (b"old", b"old", 3)
         assert code_of(os.fsync, descriptor) is None
     finally:

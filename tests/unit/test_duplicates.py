@@ -55,7 +55,7 @@ def test_what_is_the_same_and_what_only_reads_alike(other: str, same: float | No
 
 def test_both_are_kept_and_the_older_is_named(world: World) -> None:
     first = remember(world, "bob", FACT, namespace="shared")
-    assert first == {"path": first["path"], "done": "stored", "duplicate": None}
+    assert first == {"path": first["path"], "done": "stored", "duplicate": None, "contradicts": []}
     again = remember(world, "alice", SAME)
     assert again["done"] == "stored" and again["path"].startswith("/memory/private/alice/")
     assert again["duplicate"]["path"] == first["path"]
@@ -70,7 +70,7 @@ def test_nothing_tells_of_a_note_that_the_asker_cannot_see(world: World) -> None
     world.agent("alice").echo("alice\n", f"{limited}:shared")
     for how in ("keep", "update", "refuse"):
         done = remember(world, "bob", FACT, on_duplicate=how)
-        assert done == {"path": done["path"], "done": "stored", "duplicate": None}
+        assert done == {"path": done["path"], "done": "stored", "duplicate": None, "contradicts": []}
         world.agent("bob").memory.delete(done["path"])
 
 

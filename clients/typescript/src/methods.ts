@@ -758,11 +758,12 @@ export interface Methods {
    */
   release(given: ReleaseArguments): Promise<Json>;
   /**
-   * {"path", "done", "duplicate": {"path", "handle", "likeness"} or None}: the older note that says the same, if any;
-   * ``likeness`` 1 is the same text. ``on_duplicate``: "keep" both (done "stored"), "update" the older one (done
-   * "updated", with the longer ttl of the two; where others may read it than what was to be made, "stored"), "refuse":
-   * raises Exists, which names it. ``supersedes``: a file, by path or handle, that holds no more; it is no duplicate
-   * then. ``source``: "own" words, or how the text came in: "tool", "web", "imported", "live".
+   * {"path", "done", "duplicate": {"path", "handle", "likeness"} or None, "contradicts": [{"path", "handle"}]}: the
+   * older note that says the same, if any, ``likeness`` 1 being the same text; and those that seem to say something else
+   * of the same matter, of which nothing is done. ``on_duplicate``: "keep" both (done "stored"), "update" the older one
+   * (done "updated", with the longer ttl of the two; where others may read it than what was to be made, "stored"),
+   * "refuse": raises Exists, which names it. ``supersedes``: a file, by path or handle, that holds no more; it is no
+   * duplicate then. ``source``: "own" words, or how the text came in: "tool", "web", "imported", "live".
    */
   remember(given: RememberArguments): Promise<Json>;
   /**
