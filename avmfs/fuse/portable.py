@@ -331,9 +331,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         info.direct_io = handle.direct
 
     def _locate(self, path: bytes) -> Address:
+        """What stands at a path; what a source has comes while names are looked up, as a kernel would one by one."""
         if self.tree.fresh is not None:
             self.tree.fresh()
-        """What stands at a path; what a source has comes while names are looked up, as a kernel would one by one."""
         if not self.tree.sources.any or not (parts := paths.split(path)):
             return self.tree.locate(path)
         return self.tree.lookup(self._locate(paths.join(parts[:-1])), parts[-1])[0]
