@@ -1,4 +1,4 @@
-"""Twenty mistakes of a first hour: each ends with a code and a line that says what to do, and doing it works."""
+"""Mistakes of a first hour: each ends with a code and a line that says what to do, and doing it works."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ import pytest
 
 PROGRAMS = {"avm": "avmfs.cli", "avm-daemon": "avmfs_daemon", "avm-mcp": "avmfs.mcp"}
 HOMELESS = "XDG_DATA_HOME=$R/d XDG_CONFIG_HOME=$R/c"
+FULL = (
+    "unshare -m sh -c 'mkdir -p $R/disk; mount -t tmpfs -o size=8m d $R/disk;"
+    " cat /dev/zero >$R/disk/filling 2>/dev/null"
+)
+# What a program needs of /dev, and no more.
+NO_FUSE = (
+    "unshare -m sh -c 'mkdir $R/dev; mount -t tmpfs d $R/dev; mkdir $R/dev/shm;"
+    " cp -a /dev/null /dev/zero /dev/urandom /dev/random /dev/fd $R/dev/; mount --bind $R/dev /dev"
+)
+OLD_PYTHON = (
+    "mkdir $R/old; for n in 3 3.11 3.12 3.13 3.14; do"
+    " printf '#!/bin/sh\\nexit 1\\n' >$R/old/python$n; done; chmod +x $R/old/*"
+)
+NEEDS_ROOT = ("no room on the disk", "no FUSE")
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,32 @@ MISTAKES = {
         "avm model import FOLDER",
         before="mkdir -p ~/.config/avm; echo 'embedding: {model: none/such}' > ~/.config/avm/config.yaml",
     ),
+    "a second daemon": Mistake(
+        "avm-daemon start --daemon",
+        1,
+        "avm-daemon stop",
+        "avm-daemon stop && avm-daemon start --daemon; avm-daemon stop",
+        before="avm init && echo 'mounts: []' > $HOME/.config/avm/mounts.yaml && avm-daemon start --daemon",
+    ),
+    "no room on the disk": Mistake(
+        f"{FULL}; avm -a alice --db $R/disk/avm.db remember x'",
+        1,
+        "full",
+        f"{FULL}; rm $R/disk/filling; avm -a alice --db $R/disk/avm.db remember x'",
+    ),
+    "no FUSE": Mistake(
+        f"{NO_FUSE}; avm-daemon start --daemon; code=$?; avm doctor; avm-daemon stop; exit $code'",
+        1,
+        "modprobe fuse",
+        "avm-daemon start --daemon && avm-daemon stop",
+        before="avm init alice",
+    ),
+    "a Python that is too old": Mistake(
+        "cd $R && cp $RUN . && PATH=$R/old:/usr/bin:/bin ./run setup",
+        1,
+        "apt-get install -y python3",
+        before=OLD_PYTHON,
+    ),
     "a client that is none": Mistake("avm setup emacs", 2, "claude-desktop", "avm setup status"),
 }
 
@@ -88,7 +128,12 @@ def environ() -> Iterator[dict[str, str]]:
         (root / "bin" / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         (root / "bin" / name).chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AVM_", "XDG_"))}
-    own = {"AVM_AUTOSTART": "0", "AVM_RUNTIME_DIR": str(root / "run"), "HF_HUB_OFFLINE": "1"}
+    own = {
+        "RUN": str(Path(__file__).parents[2] / "run"),
+        "AVM_AUTOSTART": "0",
+        "AVM_RUNTIME_DIR": str(root / "run"),
+        "HF_HUB_OFFLINE": "1",
+    }
     path = f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}"
     yield {**kept, **own, "HOME": str(root / "home"), "R": str(root), "PATH": path}
     shutil.rmtree(root)
@@ -111,6 +156,8 @@ def bash(line: str, environ: dict[str, str]) -> tuple[int, str]:
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_told_with_what_mends_it(environ: dict[str, str], name: str) -> None:
     mistake = MISTAKES[name]
+    if name in NEEDS_ROOT and (os.geteuid() or shutil.which("unshare") is None):
+        pytest.skip("only root can mount")
     if mistake.before:
         assert bash(mistake.before, environ)[0] == 0
     code, said = bash(mistake.line, environ)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import apsw
 import pytest
+from small_disks import small_disk
 from store_world import ALICE, BOB, CAROL, RULES, World, faults
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TooBig
+from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed, TooBig
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database, tables
@@ -31,6 +32,21 @@ def header(path: Path) -> tuple[int, int, str]:
         return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))  # type: ignore[return-value]
     finally:
         db.close()
+
+
+@pytest.mark.parametrize("left", [0, 24, 64, 160])
+def test_a_disk_that_is_full_while_a_store_is_made_is_named_and_the_store_is_made_later(
+    tmp_path: Path, left: int
+) -> None:
+    """``left``: kilobytes. SQLite has then rolled back by itself, or could not make its index of the log."""
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        filling = disk / "filling"
+        filling.write_bytes(bytes((1024 - left) * 1024))
+        with pytest.raises(NoSpace, match="full"):
+            database.prepare(disk / "avm.db")
+        filling.unlink()
+        database.prepare(disk / "avm.db")
+        assert header(disk / "avm.db")[1] == tables.VERSION
 
 
 def test_a_missing_or_empty_file_becomes_a_store(tmp_path: Path) -> None:

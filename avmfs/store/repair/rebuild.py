@@ -25,6 +25,7 @@ from avmfs.store.commands.upkeep import FIXED
 from avmfs.store.repair import examine
 from avmfs.store.rows import checksums, content
 from avmfs.store.rows.deltas import Encoding
+from avmfs.store.schema import database
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT, NOBODYS, PRIVATE
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import new_id
@@ -78,7 +79,7 @@ class Losses:
 def mend(db: apsw.Connection, known: int) -> Losses:
     """All of it, in one transaction. ``known`` is the newest row of the log that there was."""
     lost = Losses()
-    with db:
+    with database.transaction(db):
         for column in ("document", "body"):
             db.execute(f"create index mend_{column} on node({column}) where {column} is not null")
         _log(db, known, lost)

@@ -83,7 +83,7 @@ def salvage(image: Path, to: Path) -> tuple[Counter[str], list[str]]:
     saved: Counter[str] = Counter()
     with contextlib.closing(apsw.Connection(os.fspath(to))) as db:
         database.run(db, f"pragma application_id = {schema.APPLICATION_ID}; pragma synchronous = off")
-        with db:
+        with database.transaction(db):
             database.run(db, schema.TABLES)
             database.run(db, f"pragma user_version = {schema.VERSION}; delete from setting; delete from outbox_cursor")
         known = {name: _table(db, name, len(re.findall(_ADDED.format(name), younger))) for name in _names(db)}
@@ -199,7 +199,7 @@ def _insert(db: apsw.Connection, table: Table, rows: Iterable[tuple[int, list[An
     columns = ", ".join(f'"{name}"' for name in table.stored)
     sql = f"insert or ignore into {table.name}({columns}) values({', '.join('?' * len(table.stored))})"
     count = 0
-    with db:
+    with database.transaction(db):
         for each in rows:
             if (row := table.row(*each)) is not None:
                 db.execute(sql, row)

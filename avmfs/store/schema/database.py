@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -95,10 +96,24 @@ def prepare(path: Path, at_least: int = 0) -> None:
         run(db, _PRAGMAS)
         later = {n: script for n, script in enumerate(tables.MIGRATIONS, tables.OLDEST + 1) if n > version}
         for number, script in (later if version else {tables.VERSION: tables.TABLES}).items():
-            with db:
+            with transaction(db):
                 run(db, script)
                 run(db, f"pragma user_version = {number}")
             log.info("store %s is now at version %d", path, number)
+
+
+@contextlib.contextmanager
+def transaction(db: apsw.Connection) -> Iterator[None]:
+    """All of the block, or nothing. A savepoint, as of ``with db``, is gone where SQLite has rolled back by itself, as
+    on a full disk: leaving it would raise something else than what happened."""
+    db.execute("begin immediate")
+    try:
+        yield
+        db.execute("commit")
+    except BaseException:
+        if not db.get_autocommit():
+            db.execute("rollback")
+        raise
 
 
 def without_checkpoints(db: apsw.Connection) -> None:
@@ -169,7 +184,7 @@ class translated:
 def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
     """None for what only a defect of ours can bring about."""
     match error:
-        case apsw.FullError():
+        case apsw.FullError() | apsw.IOError(extendedresult=apsw.SQLITE_IOERR_SHMSIZE):
             return NoSpace("the disk that holds the store is full", path)
         case apsw.ReadOnlyError():
             return ReadOnly(f"the store cannot be written: {error}", path)

@@ -90,21 +90,14 @@ class Replica:
         if not fresh:
             return done
         last = self.at.last
-        with database.translated(self.path):
-            self.db.execute("begin immediate")
-            try:
-                for number, record in enumerate(fresh, self.at.number + 1):
-                    if record.number != number:
-                        raise StoreFailed(f"record {number} of the shared log is missing; the newest are joined anew")
-                    self._apply(record, last, done)
-                    last = record.token.hex()
-                after = replace(self.at, number=fresh[-1].number, last=last)
-                place(self.db, after)
-                self.db.execute("commit")
-            except BaseException:
-                if not self.db.get_autocommit():
-                    self.db.execute("rollback")
-                raise
+        with database.translated(self.path), database.transaction(self.db):
+            for number, record in enumerate(fresh, self.at.number + 1):
+                if record.number != number:
+                    raise StoreFailed(f"record {number} of the shared log is missing; the newest are joined anew")
+                self._apply(record, last, done)
+                last = record.token.hex()
+            after = replace(self.at, number=fresh[-1].number, last=last)
+            place(self.db, after)
         self.at = after
         return done
 
