@@ -22,6 +22,8 @@ from avmfs.store.schema import tables
 
 log = logging.getLogger(__name__)
 
+_FULL = "the disk that holds the store is full"
+
 _PRAGMAS = """
 pragma journal_mode = wal;
 pragma synchronous = full;
@@ -184,8 +186,8 @@ class translated:
 def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
     """None for what only a defect of ours can bring about."""
     match error:
-        case apsw.FullError() | apsw.IOError(extendedresult=apsw.SQLITE_IOERR_SHMSIZE):
-            return NoSpace("the disk that holds the store is full", path)
+        case apsw.FullError():
+            return NoSpace(_FULL, path)
         case apsw.ReadOnlyError():
             return ReadOnly(f"the store cannot be written: {error}", path)
         case apsw.BusyError() | apsw.LockedError():
@@ -194,6 +196,8 @@ def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
             return Invalid("not a database", path)
         case apsw.CorruptError():
             return StoreFailed(f"the store is damaged: {error}", path)
+        case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
+            return NoSpace(_FULL, path)  # there is no room for its index of the log
         case apsw.IOError() | apsw.CantOpenError():
             return StoreFailed(f"the store cannot be read: {error}", path)
     return None
