@@ -56,8 +56,8 @@ SURE: Final = 5.0
 """From which it is said that one replaces the other. The order is changed from 0."""
 
 USUAL: Final = 100
-_UNSEEN: Final = math.log(1 + USUAL)
 """Hits among which a word that one has is rare."""
+_UNSEEN: Final = math.log(1 + USUAL)
 
 _CHANGE: Final = re.compile(
     r"\b(?:no longer|no more|not any ?more|any ?more|now|instead|moved|switch\w+|migrat\w+|replac\w+|renamed|chang\w+"
