@@ -13,6 +13,7 @@ from avmfs_daemon.sharing import Forgetting
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
 from avmfs.store.backup import cluster
+from avmfs.store.client.client import Submitter
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -151,7 +152,7 @@ def test_init_that_was_killed_is_done_again(tmp_path: Path, log: MemoryLog, monk
     assert len(log.snapshots()) == 1
 
 
-class Applying:
+class Applying(Submitter):
     """A host's commands, as its writer applies them."""
 
     def __init__(self, host: ReplicatedApplier) -> None:
@@ -161,8 +162,6 @@ class Applying:
         if command == "wipe" and rewriting.due(self.host.db):
             rewriting.rewrite(self.host.path)
         return self.host.alone(who, command, arguments)
-
-    def close(self) -> None: ...
 
 
 def test_what_was_purged_leaves_the_log_once_hosts_that_are_there_have_followed(tmp_path: Path, log: MemoryLog) -> None:
