@@ -56,34 +56,6 @@ def test_a_file_that_is_too_large_can_be_removed_again(alice: Path, bob: Path) -
     (alice / "memory/shared/small").unlink()
 
 
-def test_nobody_sees_what_a_full_disk_has_refused(alice: Path, bob: Path) -> None:
-    path, home = alice / "memory/shared/kept", bob / "memory/shared"
-    path.write_bytes(b"old")
-    descriptor, reader = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
-    try:
-        number = 0
-        while code_of(save, home / f"fill{number}", os.urandom(2 << 20)) != errno.ENOSPC:
-            number += 1
-        refused = 0
-        while refused < 3:
-            os.pwrite(descriptor, os.urandom(6 << 20), 0)
-            if (code := code_of(os.fsync, descriptor)) is None:  # there was room again, which the version takes
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, b"old", 0)
-                os.fsync(descriptor)
-                continue
-            refused += 1
-            assert code == errno.ENOSPC
-            assert (path.read_bytes(), os.pread(reader, 9, 0), path.stat().st_size) == (b"old", b"old", 3)
-        assert code_of(os.fsync, descriptor) is None
-    finally:
-        os.close(reader)
-        os.close(descriptor)
-    assert cat_bytes(home / "kept") == b"old"
-    for entry in home.iterdir():
-        entry.unlink()
-
-
 def test_what_is_full_refuses_and_keeps_and_can_be_emptied(alice: Path, bob: Path) -> None:
     home = "memory/shared"
     kept: dict[str, bytes] = {}
@@ -122,3 +94,31 @@ def test_what_is_full_refuses_and_keeps_and_can_be_emptied(alice: Path, bob: Pat
                 assert e.errno == errno.ENOSPC and time.monotonic() < until
                 time.sleep(1)
         assert cat_bytes(bob / home / "again") == again
+
+
+def test_nobody_sees_what_a_full_disk_has_refused(alice: Path, bob: Path) -> None:
+    path, home = alice / "memory/shared/kept", bob / "memory/shared"
+    path.write_bytes(b"old")
+    descriptor, reader = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
+    try:
+        number = 0
+        while code_of(save, home / f"fill{number}", os.urandom(2 << 20)) != errno.ENOSPC:
+            number += 1
+        refused = 0
+        while refused < 3:
+            os.pwrite(descriptor, os.urandom(6 << 20), 0)
+            if (code := code_of(os.fsync, descriptor)) is None:  # there was room again, which the version takes
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, b"old", 0)
+                os.fsync(descriptor)
+                continue
+            refused += 1
+            assert code == errno.ENOSPC
+            assert (path.read_bytes(), os.pread(reader, 9, 0), path.stat().st_size) == (b"old", b"old", 3)
+        assert code_of(os.fsync, descriptor) is None
+    finally:
+        os.close(reader)
+        os.close(descriptor)
+    assert cat_bytes(home / "kept") == b"old"
+    for entry in home.iterdir():
+        entry.unlink()

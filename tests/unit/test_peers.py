@@ -34,7 +34,8 @@ def test_peers_stand_beside_avmfs_and_one_that_is_missing_is_told(
     monkeypatch.setenv("AVM_BENCH_CONFIG", str(tmp_path / "config.yaml"))
     monkeypatch.setattr(bench_peers.engines, "make", lambda *_: StaticEmbedding())
     result = tmp_path / "r.json"
-    code = bench_peers.main(["--python", str(python), "--local", str(tmp_path), "--json", str(result)])
+    chosen = ["--python", str(python), "--peers", "mem0,chroma"]
+    code = bench_peers.main([*chosen, "--local", str(tmp_path), "--json", str(result)])
     report = read_json(result)
     assert (code, list(report.failures)) == (1, ["chroma"]) and "chromadb" in report.failures["chroma"]
     rows = {str(row[0]).split()[0]: row for row in report.tables[0].rows}
