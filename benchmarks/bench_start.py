@@ -1,11 +1,11 @@
 """How long programs take to start, beside an interpreter that does nothing, in one run.
 
-    python -m benchmarks.bench_start [--quick] [--local DIR] [--json FILE]
+    python -m benchmarks.bench_start [--quick] [--embedding] [--programs A,B] [--local DIR] [--json FILE]
 
 Each program is started anew every time; the variants take turns. A command's time is until it has ended, a server's
-until it has answered its last request. The column "cpu" is what the process itself used: it depends less on what else
-the machine does. Bytecode is kept, as of an installed program, also where the environment says otherwise: else it is
-the compiler that is measured.
+until it has answered its last request, a hook's until its client may go on. The column "cpu" is what the process itself
+used: it depends less on what else the machine does. Bytecode is kept, as of an installed program, also where the
+environment says otherwise: else it is the compiler that is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from benchmarks.clients import breaking_off
-from benchmarks.daemons import agents, temporary_daemon
+from benchmarks.daemons import WORDS_ONLY, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, Timing, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Value
@@ -33,6 +33,7 @@ from benchmarks.script import Findings, Run, names_among, options, run_script
 
 BASELINE = "python -c pass"
 LIMIT_S = 60.0
+WITH_MODEL: Mapping[str, object] = {"embedding": {"allow_download": False}}
 NOTE = "/memory/start.md"
 AVM = "from avmfs.cli.main import main; main()"
 MCP = "from avmfs.mcp.main import main; main()"
@@ -44,6 +45,19 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "avm tree": ["-c", AVM, "-a", "bench", "tree"],
     "import of the MCP SDK": ["-c", "from mcp.server.lowlevel.server import Server"],
 }
+_SESSION = {"session_id": "bench", "cwd": "/src/bench"}
+_PROMPT = {**_SESSION, "prompt": "what starts?"}
+HOOKS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "hook claude session-start": ("SessionStart", {**_SESSION, "source": "startup"}),
+    "hook claude prompt": ("UserPromptSubmit", _PROMPT),
+    "hook claude session-end": ("PostCompact", {**_SESSION, "trigger": "auto", "compact_summary": "It has started."}),
+    "hook codex session-start": ("SessionStart", {**_SESSION, "source": "startup"}),
+    "hook codex prompt": ("UserPromptSubmit", _PROMPT),
+    "hook gemini session-start": ("SessionStart", {**_SESSION, "source": "startup"}),
+    "hook gemini prompt": ("BeforeAgent", _PROMPT),
+    "hook cursor session-start": ("sessionStart", {"conversation_id": "bench", "workspace_roots": ["/src/bench"]}),
+}
+"""What the client says of each event."""
 SERVERS: Mapping[str, str] = {"avm-mcp: first answer": "initialize", "avm-mcp: list of tools": "tools/list"}
 GREETING: Mapping[str, object] = {
     "protocolVersion": "2025-11-25",
@@ -51,13 +65,14 @@ GREETING: Mapping[str, object] = {
     "clientInfo": {"name": "bench", "version": "1"},
 }
 ALONE = {f"{name} without daemon": name for name in ("avm read", "avm-mcp: first answer")}
-PROGRAMS = (*COMMANDS, *SERVERS, *ALONE)
+PROGRAMS = (*COMMANDS, *SERVERS, *HOOKS, *ALONE)
 
 
 def measure(run: Run) -> Findings:
     rounds = run.options.rounds or (1 if run.quick else 15)
     programs: Sequence[str] = [BASELINE, *(name for name in run.options.programs if name != BASELINE)]
-    daemon = run.ending.enter_context(temporary_daemon(run.local, agents("bench")))
+    settings = WITH_MODEL if run.options.embedding else WORDS_ONLY
+    daemon = run.ending.enter_context(temporary_daemon(run.local, agents("bench"), settings))
     alone = run.ending.enter_context(scratch_directory(run.local))
     folders = {f"AVM_{name}_DIR": alone / name for name in ("CONFIG", "DATA", "RUNTIME")}
     for folder in folders.values():
@@ -67,7 +82,8 @@ def measure(run: Run) -> Findings:
     run.begin(
         disk=filesystem_of(run.local),
         rounds=f"{rounds}, interleaved, and one before them that warms the page cache; a round is one start of each",
-        daemon="runs, embeddings off, its store has one note; 'without daemon': the program opens a store of its own",
+        embeddings="the default model's" if run.options.embedding else "off",
+        daemon="runs, its store has one note; 'without daemon': the program opens a store of its own",
     )
     for environment in (daemon.environment, without):
         _write_note(environment)
@@ -95,12 +111,16 @@ def start(name: str, environment: Mapping[str, str]) -> tuple[Timing, float]:
     """Start a program once: its time as one operation, and the seconds of CPU of the process itself. Raises
     BenchmarkError when it fails or takes longer than LIMIT_S."""
     method = SERVERS.get(name)
-    command = [sys.executable, *(COMMANDS[name] if method is None else ["-c", MCP, "--user", "bench"])]
+    if name in HOOKS:
+        hook, client, event = name.split()
+        arguments = ["-c", AVM, hook, "--client", client, "-a", "bench", event]
+    else:
+        arguments = list(COMMANDS[name]) if method is None else ["-c", MCP, "--user", "bench"]
     requests = [] if method is None else _requests(method)
     with tempfile.TemporaryFile() as complaints:
         before = time.monotonic_ns()
         with subprocess.Popen(
-            command,
+            [sys.executable, *arguments],
             env=_keeping_bytecode(environment),
             cwd="/",
             stdin=subprocess.PIPE,
@@ -117,6 +137,8 @@ def start(name: str, environment: Mapping[str, str]) -> tuple[Timing, float]:
                     answer = child.stdout.readline()
                     if b'"result"' not in answer:
                         raise BenchmarkError(f"{name} answers {answer[:500]!r}{_end(complaints)}")
+                if name in HOOKS:
+                    child.stdin.write(_said(name))
                 answered = time.monotonic_ns()
                 child.stdin.close()
                 child.stdout.read()
@@ -183,6 +205,11 @@ def _end(complaints: IO[bytes]) -> str:
     return ": " + complaints.read()[-500:].decode(errors="replace")
 
 
+def _said(name: str) -> bytes:
+    event, said = HOOKS[name]
+    return json.dumps({"hook_event_name": event, **said}).encode()
+
+
 def _requests(method: str) -> list[bytes]:
     """Lines; the greeting comes first."""
     asked = [("initialize", GREETING), *([] if method == "initialize" else [(method, {})])]
@@ -231,6 +258,7 @@ def _write_note(environment: Mapping[str, str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_start", "one start of each")
+    parser.add_argument("--embedding", action="store_true", help="with the default model")
     parser.add_argument("--programs", type=names_among(PROGRAMS), default=PROGRAMS, metavar="A,B")
     return run_script("start times", parser, measure, arguments)
 

@@ -36,7 +36,7 @@ RUNS = {
     "bench_live": [],
     "bench_mail": ["--messages", "20"],
     "bench_recovery": ["--kills", "1", "--victims", "child"],
-    "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
+    "bench_start": ["--programs", "avm read,avm-mcp: first answer,hook claude prompt"],
     "bench_vectors": ["--sizes", "200", "--queries", "5"],
     "bench_index": ["--sizes", "0,300", "--questions", "6"],
     "bench_recall": ["--sizes", "60"],
