@@ -26,12 +26,12 @@ def once_embedded(
 ) -> Found:
     """An answer. One that has found nothing while a few notes that this agent may see wait for their vectors is asked
     for once more when they have them, or after VECTORS_S; where nobody computes them (``embedded`` False) it is not."""
-    waited = embedded and store.queue_lengths()[1] > 0  # what waits now may have its vectors before it is waited for
+    waited = embedded and store.vectors_wait()  # what waits now may have its vectors before it is waited for
     found = ask()
     if found.hits or found.degraded is not None or not embedded:
         return found
     deadline = time.monotonic() + VECTORS_S
-    while store.queue_lengths()[1] and time.monotonic() < deadline:  # which saves counting, and decides nothing
+    while store.vectors_wait() and time.monotonic() < deadline:  # which saves counting, and decides nothing
         with reading() as reader:
             if not 0 < reader.counts(ROOT).waiting_semantic <= FEW:
                 break

@@ -286,6 +286,11 @@ class Store:
         with self.connection() as (db, _):
             return index_queue.lengths(db)
 
+    def vectors_wait(self) -> bool:
+        """Return whether a document waits for vectors."""
+        with self.connection() as (db, _):
+            return index_queue.vectors_wait(db)
+
     def anything_expired(self) -> bool:
         """Return whether there is a node whose ttl has passed and that still takes room."""
         with self.connection() as (db, _):

@@ -361,7 +361,8 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "nonce": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
-    "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
+    "queue_lengths": {"avmfs.memory"},
+    "vectors_wait": {"avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
     "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),

@@ -75,8 +75,8 @@ def test_what_gets_its_vectors_while_it_is_asked_for_is_found() -> None:
     class Embedding:
         """A store whose one waiting note is embedded during the first question."""
 
-        def queue_lengths(self) -> tuple[int, int]:
-            return 0, int(len(answers) == 2)
+        def vectors_wait(self) -> bool:
+            return len(answers) == 2
 
     assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is dinner
     answers = [nothing]

@@ -60,6 +60,12 @@ def idle_documents(db: apsw.Connection, model: str, limit: int) -> list[int]:
     return [row[0] for row in rows]
 
 
+def vectors_wait(db: apsw.Connection) -> bool:
+    """Return whether a document waits for vectors: what ``lengths`` counts, in constant time."""
+    query = "select exists (select 1 from semantic_queue) or exists (select 1 from document where due is not null)"
+    return bool(db.execute(query).get)
+
+
 def lengths(db: apsw.Connection) -> tuple[int, int]:
     """Return how many documents wait for words, and how many for vectors."""
     words = db.execute("select (select count(*) from lexical_queue) + (select count(*) from ended)").get
