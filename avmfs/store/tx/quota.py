@@ -17,7 +17,7 @@ import apsw
 from avmfs.access import Quota
 from avmfs.errors import OverQuota
 from avmfs.store.rows.usage import CREATOR, KEPT_BYTES, LINK_BYTES, LINKER, RECOUNT, TAG_BYTES, USER_BYTES, Used
-from avmfs.store.tx.states import Listener
+from avmfs.store.tx.states import Triggers
 from avmfs.store.tx.transaction import Tx
 
 _COUNTED: Final = "nodes, versions, what is said"  # in the setting; stores of before have "yes"
@@ -57,7 +57,7 @@ _TRIGGERS: Final = {
 }
 
 
-class Charges(Listener):
+class Charges(Triggers):
     """See the module. ``keep`` before the first request under a policy; ``settle`` at the end of each request."""
 
     def __init__(self, db: apsw.Connection) -> None:

@@ -47,7 +47,7 @@ _SAID: Final = {
 }
 
 
-class Listener:
+class Triggers:
     """Temporary triggers of the one writing connection, there as long as somebody wants to hear of what they tell."""
 
     def __init__(self, db: apsw.Connection, triggers: dict[str, str]) -> None:
@@ -69,7 +69,7 @@ class Listener:
         self._kept = None
 
 
-class States(Listener):
+class States(Triggers):
     """See the module. ``keep`` before the first request; ``begin`` and ``settle`` with each."""
 
     def __init__(self, db: apsw.Connection) -> None:
