@@ -331,12 +331,16 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         info.direct_io = handle.direct
 
     def _locate(self, path: bytes) -> Address:
-        """What stands at a path; what a source has comes while names are looked up, as a kernel would one by one."""
+        """What stands at a path."""
         if self.tree.fresh is not None:
             self.tree.fresh()
+        return self._walk(path)
+
+    def _walk(self, path: bytes) -> Address:
+        """What a source has comes while names are looked up, as a kernel would one by one."""
         if not self.tree.sources.any or not (parts := paths.split(path)):
             return self.tree.locate(path)
-        return self.tree.lookup(self._locate(paths.join(parts[:-1])), parts[-1])[0]
+        return self.tree.lookup(self._walk(paths.join(parts[:-1])), parts[-1])[0]
 
     def _found(self, path: bytes | None, info: Any) -> Address:
         """What a call is about: an open node whatever its name is by now, or what stands at the path."""
