@@ -8,12 +8,14 @@ picture is the cast's lines, each of which appears at its time, for ever anew, w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -21,6 +23,7 @@ HERE = Path(__file__).resolve().parents[1]
 CAST, PICTURE = HERE / "docs/two-agents.cast", HERE / "docs/two-agents.svg"
 TYPED_S, READ_S, END_S = 0.025, 0.9, 6.0  # a character; after each answer; before it begins anew
 IDLE_S = 1.5
+TITLE = "Two agents share a memory"
 WIDTH, HEIGHT, FONT, LINE = 100, 32, 14, 19  # columns, rows, pixels
 
 Event = tuple[float, str]
@@ -54,7 +57,7 @@ def cast(events: list[Event]) -> str:
         "width": WIDTH,
         "height": HEIGHT,
         "idle_time_limit": IDLE_S,
-        "title": "Two agents share a memory",
+        "title": TITLE,
     }
     return "".join(json.dumps(each) + "\n" for each in (header, *([round(at, 3), "o", text] for at, text in events)))
 
@@ -82,29 +85,37 @@ def picture(recorded: str) -> str:
         )
         if number >= HEIGHT:
             moves.append(f"{share:.2f}%,100%{{transform:translateY(-{(number + 1 - HEIGHT) * LINE}px)}}")
-    wide, high = round(WIDTH * FONT * 0.602) + 24, HEIGHT * LINE + 24
-    style = (
-        f"text{{font:{FONT}px ui-monospace,Menlo,Consolas,monospace;fill:#c9d1d9}}.c{{fill:#7ee787}}"
-        f"g{{animation:m {whole:.1f}s step-end infinite}}@keyframes m{{{''.join(moves)}}}{''.join(rules)}"
-    )
+    rules.insert(0, f"g{{animation:m {whole:.1f}s step-end infinite}}@keyframes m{{{''.join(moves)}}}")
+    return terminal(TITLE, HEIGHT, "".join(rules), "<g>\n" + "\n".join(shown) + "\n</g>")
+
+
+def terminal(title: str, height: int, rules: str, rows: str) -> str:
+    """An SVG of a terminal with so many rows; class "c" is a command."""
+    wide, high = round(WIDTH * FONT * 0.602) + 24, height * LINE + 24
+    style = f"text{{font:{FONT}px ui-monospace,Menlo,Consolas,monospace;fill:#c9d1d9}}.c{{fill:#7ee787}}{rules}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">\n'
-        f'<title>Two agents share a memory</title><style>{style}</style>\n<rect width="100%" height="100%" rx="8"'
-        f' fill="#0d1117"/>\n<svg x="12" y="8" width="{wide - 24}" height="{high - 16}"><g>\n'
-        + "\n".join(shown)
-        + "\n</g></svg></svg>\n"
+        f'<title>{title}</title><style>{style}</style>\n<rect width="100%" height="100%" rx="8"'
+        f' fill="#0d1117"/>\n<svg x="12" y="8" width="{wide - 24}" height="{high - 16}">{rows}</svg></svg>\n'
     )
 
 
-def main() -> None:
+@contextlib.contextmanager
+def fresh_home() -> Iterator[dict[str, str]]:
+    """The environment of somebody whose home is empty; a daemon that was started there is stopped."""
     with tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AVM_", "XDG_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environ = {**kept, "HOME": home, "XDG_RUNTIME_DIR": home, "PATH": path, "HF_HUB_OFFLINE": "1"}
         try:
-            recorded = cast(record(environ))
+            yield environ
         finally:
             subprocess.run(["avm-daemon", "stop"], env=environ, check=False, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    with fresh_home() as environ:
+        recorded = cast(record(environ))
     CAST.write_text(recorded, "utf-8")
     PICTURE.write_text(picture(recorded), "utf-8")
 

@@ -19,7 +19,6 @@ import select
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
@@ -28,12 +27,13 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from recording import FONT, HERE, LINE
+from recording import HERE, LINE, WIDTH, fresh_home, terminal
 
 from avmfs import AVM
 
 AGENTS = ("alice", "bob", "carol")
-WIDTH, HEIGHT, SECONDS = 100, 30, 16.0
+HEIGHT, SECONDS = 30, 16.0
+TITLE = "avm top while three agents work"
 CAST, PICTURE = HERE / "docs/top.cast", HERE / "docs/top.svg"
 WORDS = ["pricing", "deploys", "onboarding", "incident", "roadmap", "billing", "search", "hiring"]
 
@@ -112,31 +112,15 @@ def picture(events: list[Event]) -> str:
             if line.strip()
         )
         groups.append(f'<g style="animation:f{number} {whole:.1f}s step-end infinite">\n{rows}</g>')
-    wide, high = round(WIDTH * FONT * 0.602) + 24, HEIGHT * LINE + 24
-    style = (
-        f"text{{font:{FONT}px ui-monospace,Menlo,Consolas,monospace;fill:#c9d1d9}}.c{{fill:#7ee787}}{''.join(rules)}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">\n'
-        f'<title>avm top while three agents work</title><style>{style}</style>\n<rect width="100%" height="100%" rx="8"'
-        f' fill="#0d1117"/>\n<svg x="12" y="8" width="{wide - 24}" height="{high - 16}">'
-        + "\n".join(groups)
-        + "\n</svg></svg>\n"
-    )
+    return terminal(TITLE, HEIGHT, "".join(rules), "\n".join(groups) + "\n")
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as home:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AVM_", "XDG_"))}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environ = {**kept, "HOME": home, "XDG_RUNTIME_DIR": home, "PATH": path, "HF_HUB_OFFLINE": "1"}
-        try:
-            subprocess.run(["avm", "-a", "alice", "warmup"], env=environ, check=True)
-            with working(environ):
-                events = record(environ)
-        finally:
-            subprocess.run(["avm-daemon", "stop"], env=environ, check=False, stdout=subprocess.DEVNULL)
-    header = {"version": 2, "width": WIDTH, "height": HEIGHT, "title": "avm top while three agents work"}
+    with fresh_home() as environ:
+        subprocess.run(["avm", "-a", "alice", "warmup"], env=environ, check=True)
+        with working(environ):
+            events = record(environ)
+    header = {"version": 2, "width": WIDTH, "height": HEIGHT, "title": TITLE}
     rows = [header, *([at, "o", said] for at, said in events)]
     CAST.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     PICTURE.write_text(picture(events), "utf-8")
