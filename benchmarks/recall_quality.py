@@ -44,7 +44,7 @@ import time
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC
 from pathlib import Path
@@ -269,34 +269,38 @@ def quality(data: Path, names: Sequence[str], options: argparse.Namespace) -> No
 
 
 def updates(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
-    memories = read_lines(data / f"{names[0]}.memories.jsonl")
     pairs = read_lines(options.updates)
-    for pair in pairs:
-        memories += [
-            {"id": f"{pair['id']}/{which}", "scope": "pairs", "session": "pairs", "seq": len(memories) + at}
-            | pair[which]
-            for at, which in enumerate(("old", "new"))
-        ]
-    adapter = avm_adapter.Adapter()
-    adapter.ingest(memories)
-    try:
+    adapter = beside(read_lines(data / f"{names[0]}.memories.jsonl"), pairs)
+    with closing(adapter):
         print("| | newer first | older first, asked for the past | order kept, another matter |\n|---|---|---|---|")
         for label, weight in (("without", 0.0), ("with", 1.0)):
             engine = adapter.memory.around.engine.weighing(replace(SearchWeights(), current=weight))
             right: dict[str, list[bool]] = defaultdict(list)
             for pair in pairs:
                 control = pair.get("kind") == "control"
-                newer = _before(adapter, engine, pair, pair["question"])
+                newer = newer_first(adapter, engine, pair, pair["question"])
                 right["control" if control else "question"].append(newer != control)
                 if not control:
-                    right["before"].append(not _before(adapter, engine, pair, pair["question_before"]))
+                    right["before"].append(not newer_first(adapter, engine, pair, pair["question_before"]))
             cells = [interval([float(one) for one in right[kind]]) for kind in ("question", "before", "control")]
             print(f"| {label}, n={len(pairs)} | {' | '.join(cells)} |")
-    finally:
-        adapter.close()
 
 
-def _before(adapter: avm_adapter.Adapter, engine: Engine, pair: dict[str, Any], q: str) -> bool:
+def beside(memories: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -> avm_adapter.Adapter:
+    """A store of these memories and of both notes of each pair, whose ids are "ID/old" and "ID/new"."""
+    all_notes = list(memories)
+    for pair in pairs:
+        all_notes += [
+            {"id": f"{pair['id']}/{which}", "scope": "pairs", "session": "pairs", "seq": len(all_notes) + at}
+            | pair[which]
+            for at, which in enumerate(("old", "new"))
+        ]
+    adapter = avm_adapter.Adapter()
+    adapter.ingest(all_notes)
+    return adapter
+
+
+def newer_first(adapter: avm_adapter.Adapter, engine: Engine, pair: dict[str, Any], q: str) -> bool:
     """Whether the newer one stands before the older one; one that is not found stands last, both: the newer."""
     hits = engine.search(adapter.memory.who, q, limit=100, now=adapter.memory.now(), one_per_document=False).hits
     ids = [adapter.ids[scored.hit.path.decode()] for scored in hits]

@@ -30,13 +30,12 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as the daemon starts its children
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import avm_adapter  # isort: skip  (it says where the product lies)
+from benchmarks.recall_quality import beside, newer_first, read_lines  # isort: skip  (it says where the product lies)
 from avmfs_config import SearchWeights, default_settings
 
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
 from avmfs.search.duplicates import NEAR, Note, likeness, redundant
-from benchmarks.recall_quality import _before, read_lines
 
 OWN = Path(__file__).resolve().parent / "data"
 SPLITS = ("dev", "held-out")
@@ -120,15 +119,7 @@ def _merges(one: str, other: str) -> bool:
 
 def current(data: Path, all_pairs: Sequence[Pair], named: set[str]) -> dict[str, Any]:
     updates = [each for each in all_pairs if each["kind"] == "update" and "question" in each]
-    memories = read_lines(data / "agent.memories.jsonl")
-    for pair in updates:
-        memories += [
-            {"id": f"{pair['id']}/{which}", "scope": "pairs", "session": "pairs", "seq": len(memories) + at}
-            | pair[which]
-            for at, which in enumerate(("old", "new"))
-        ]
-    adapter = avm_adapter.Adapter()
-    adapter.ingest(memories)
+    adapter = beside(read_lines(data / "agent.memories.jsonl"), updates)
     found: dict[str, Any] = {}
     right: dict[str, dict[str, dict[str, bool]]] = defaultdict(dict)
     with closing(adapter):
@@ -141,8 +132,8 @@ def current(data: Path, all_pairs: Sequence[Pair], named: set[str]) -> dict[str,
                 methods.call(adapter.memory, "write", given)
             for pair in updates:
                 right[label][pair["id"]] = {
-                    "newer first": _before(adapter, engine, pair, pair["question"]),
-                    "older first, asked for the past": not _before(adapter, engine, pair, pair["question_before"]),
+                    "newer first": newer_first(adapter, engine, pair, pair["question"]),
+                    "older first, asked for the past": not newer_first(adapter, engine, pair, pair["question_before"]),
                 }
     right["proposed ones linked"] = {
         one: right["all linked" if one in named else "no links"][one] for one in right["no links"]
