@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from avmfs.errors import Busy, StoreFailed
+from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.store.identity import OPERATOR
 from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
 from avmfs.store.store import Store
@@ -54,13 +54,31 @@ class House:
 
 class Forgetting:
     """What was purged goes from the shared log as well: a snapshot without it takes the place of all before. Hosts that
-    are there are waited for; one that has been silent for SILENT_S joins anew. ``open_log`` makes a connection."""
+    are there are waited for; one that has been silent for SILENT_S joins anew. ``open_log`` makes a connection.
+    ``step`` may be called at any time: a snapshot takes its time, in a thread of its own."""
 
     def __init__(self, store: Store, open_log: Callable[[], SharedLog], database: Path, host: str) -> None:
         self._store, self._open_log, self._database, self._host = store, open_log, database, host
         self._taken: tuple[str, int] | None = None  # for which purge a snapshot is there, and its number
+        self._thread: threading.Thread | None = None
+        self._said = ""  # of what went wrong last
 
     def step(self) -> None:
+        if (self._thread is None or not self._thread.is_alive()) and self._store.uncut() is not None:
+            self._thread = threading.Thread(target=self._run, name="forgetting", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.run()
+            self._said = ""
+        except AvmError as e:
+            if str(e) != self._said:  # a log that cannot be reached says so at every look
+                log.error("what was purged is not out of the shared log yet: %s", e)
+            self._said = str(e)
+
+    def run(self) -> None:
+        """Raises AvmError; can be repeated."""
         from avmfs.store.backup import cluster
 
         purged = self._store.uncut()

@@ -172,15 +172,15 @@ def test_what_was_purged_leaves_the_log_once_hosts_that_are_there_have_followed(
     assert list(cluster.traces_of(log, "zqxcanary"))
     with contextlib.closing(Store(a, Applying(host))) as store:
         forgetting = Forgetting(store, lambda: log, a, "a")
-        forgetting.step()
+        forgetting.run()
         assert len(log.snapshots()) == 1, "nothing was purged yet"
         host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
         assert store.submit(ALICE, "wipe") == {"wiped": False}, "the log still has it"
         log.report("b", host.number - 1, 17)
-        forgetting.step()
+        forgetting.run()
         assert list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is not None, "b has yet to follow"
         log.report("b", host.number, 17)
-        forgetting.step()
+        forgetting.run()
         assert not list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is None
         assert store.submit(ALICE, "wipe") == {"wiped": True} and len(log.snapshots()) == 1
     host.close()
