@@ -141,7 +141,12 @@ PICKS = (
     ),
     *(
         Pick(f"LoCoMo: some evidence among the first five, {name}", "peers", (row,), "any@5", "", "–")
-        for name, row in (("avmfs", "avmfs"), ("mem0", "mem0 2.2.1"), ("Chroma", "chroma 1.5.9"))
+        for name, row in (
+            ("avmfs", "avmfs"),
+            ("mem0", "mem0 2.2.1"),
+            ("Chroma", "chroma 1.5.9"),
+            ("LanceDB", "lancedb 0.40.0"),
+        )
     ),
     Pick("16 agents writing at once, durable, together", "contention", ("16", "avmfs"), "total /s", "/s", "210/s"),
     Pick("99th percentile of that", "contention", ("16", "avmfs"), "p99 ms", "ms", "513 ms"),
