@@ -73,6 +73,7 @@ class Store:
         self._submitter = submitter = submitter or Submitter()
         self.watch, self.feed_cache, self.attended = submitter.watch, submitter.feed_cache, submitter.attended
         self.keep, self.once, self.left, self.settle = submitter.keep, submitter.once, submitter.left, submitter.settle
+        self.repeats = submitter.repeats
         self._clock = clock
         self._connections = Connections(path)
         self._scanner = scanner or LocalScanner(self.connection)

@@ -36,7 +36,7 @@ def claim_next(memory: Memory, directory: int, lease: str) -> dict[str, Any] | N
         calls.go_on()
         with memory.reading() as reader:
             free = reader.claims.free(reader.node(directory).id, CANDIDATES)
-        if not free:
+        if not free and not memory.store.repeats():  # what a killed mount has claimed for this request is not free
             return None
         made: dict[str, Any] = memory.submit("claim", nodes=free, lease=duration, parent=directory)
         if made["node"] is not None:

@@ -75,6 +75,32 @@ def test_each_item_of_a_queue_is_taken_once_though_mounts_and_the_writer_are_kil
 
 
 @pytest.mark.logs(KILLED)
+def test_the_last_item_that_a_killed_mount_had_claimed_is_given_to_who_asked_for_it(daemon: Daemon) -> None:
+    """Killed with the claim committed and the reader not answered: the request is sent again, and finds nothing free."""
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    shared = {name: daemon.at(name) / "memory/shared" for name in ("alice", "bob")}
+    (shared["bob"] / "job.md").write_text("a job\n")
+    take = "import sys; print('ready', flush=True); print(open(sys.argv[1]).read())"
+    Path(f"{shared['alice']}/job.md:claim").write_text("10m\n")  # enrolled, and its process has a lane to the writer
+    Path(f"{shared['alice']}/job.md:claim").write_text("release\n")
+    family = daemon.family()
+    os.kill(family["writer"], signal.SIGSTOP)
+    asking = subprocess.Popen(
+        [sys.executable, "-c", take, f"{shared['alice']}:next"], stdin=-1, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert asking.stdout is not None and asking.stdout.readline() == "ready\n"
+        time.sleep(1)  # the mount submits its claim; where a busy machine has not come to that, nothing is tested
+    finally:
+        os.kill(family["alice"], signal.SIGSTOP)
+        os.kill(family["writer"], signal.SIGCONT)
+    wait(lambda: Path(f"{shared['bob']}/job.md:claim").read_text().startswith("alice until"))
+    os.kill(family["alice"], signal.SIGKILL)
+    assert asking.communicate(timeout=LIMIT_S)[0] == "/memory/shared/job.md\n\n"
+
+
+@pytest.mark.logs(KILLED)
 def test_the_claim_of_one_that_is_killed_is_free_after_its_lease(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()

@@ -109,6 +109,11 @@ class Submitter:
         """Return whether the predecessor was killed while it did this work."""
         return False
 
+    def repeats(self) -> bool:
+        """Return whether what this thread submits next in its `once` may have been applied for a predecessor: it is to
+        be submitted, whatever has become of the reason for it, since the answer is the first one."""
+        return False
+
     def settle(self, kind: int, still: set[int]) -> None:
         """Of the predecessor's work of this kind only ``still`` will be run again."""
 
@@ -236,6 +241,9 @@ class WriterClient(Submitter):
 
     def left(self, kind: int, key: int) -> bool:
         return self._inflight_state is not None and self._inflight_state.left(kind, key)
+
+    def repeats(self) -> bool:
+        return self._inflight_state is not None and self._inflight_state.repeats()
 
     def settle(self, kind: int, still: set[int]) -> None:
         if self._inflight_state is not None:

@@ -100,6 +100,11 @@ class InFlight:
         """Return whether the process before was killed within this work, after its first submission."""
         return (kind, key) in self._left
 
+    def repeats(self) -> bool:
+        """Return whether this thread's next submission is one that the process before may have had applied."""
+        work = self.current.work
+        return work is not None and bool(self._left.get((work.kind, work.key)))
+
     def settle(self, kind: int, still: set[int]) -> None:
         """Of work of this kind that was left, only ``still`` will be taken up."""
         for found in [found for found in list(self._left) if found[0] == kind and found[1] not in still]:

@@ -23,10 +23,10 @@ def claim(tx: Tx, nodes: list[int], lease: int, parent: int | None = None) -> di
     """Claim a file for ``lease`` ns from now, or renew the asker's own claim of it. Raises Busy, naming who has it.
 
     With ``parent`` the first of ``nodes`` that is still in that directory, that the asker may change and that nobody
-    has claimed, this agent included. {"node", "until", "path"}; node None where there is none."""
+    has claimed, this agent included. {"node", "until", "path"}; node None where there is none, and of no nodes."""
     if not 0 < lease <= LEASE_MAX_NS:
         raise Invalid("a lease is more than 0s and at most 30d")
-    if not 0 < len(nodes) <= (1 if parent is None else CANDIDATES):
+    if len(nodes) > CANDIDATES or (parent is None and len(nodes) != 1):
         raise Invalid(f"claim: 1 file, or up to {CANDIDATES} of a directory, not {len(nodes)}")
     tx.do("delete from claim where until <= ?", (tx.now,))
     for number in nodes:
