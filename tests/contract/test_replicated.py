@@ -172,7 +172,10 @@ def test_a_host_that_was_overtaken_begins_anew_with_what_the_others_did(hosts: H
     assert names(b) == ["one.md", "three.md", "two.md"]
 
 
-@pytest.mark.parametrize("lost", [["before"], ["after"], ["take"], ["before", "take", "before"], ["after", "take"]])
+_LOST = "before|after|take|neither|before take before|after take|neither after|neither take neither|before neither"
+
+
+@pytest.mark.parametrize("lost", [each.split() for each in _LOST.split("|")])
 def test_a_link_that_is_cut_loses_and_doubles_nothing(hosts: Hosts, lost: list[str]) -> None:
     a, b = hosts.open("a"), hosts.open("b")
     tell(a, BOB, "@all", "0")
@@ -336,7 +339,7 @@ def test_hosts_stay_equal_whatever_fails(hosts: Hosts, seed: int) -> None:
     for step in range(120):
         at = chance.randrange(3)
         host, name = opened[at], f"{chance.randrange(8)}.md"
-        hosts.server.lose = chance.choice([[], [], [], ["before"], ["after"], ["take"], ["after", "take"]])
+        hosts.server.lose = chance.choice([[], [], [], ["before"], ["after"], ["take"], ["after", "take"], ["neither"]])
         match chance.randrange(7):
             case 0 | 1:
                 write(host, name, b"word%d " % step * chance.choice([1, 9, 20_000]))
