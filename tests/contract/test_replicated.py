@@ -141,6 +141,17 @@ def test_everything_that_commands_do_is_in_the_record(hosts: Hosts) -> None:
         assert not database.integrity(host.path)
 
 
+def test_how_far_deliveries_have_come_is_known_to_who_keeps_house_next(hosts: Hosts) -> None:
+    """A table of one row without a key: another host would make every delivery anew."""
+    a, b = hosts.open("a"), hosts.open("b")
+    a.alone(BOB, "enroll", {})
+    write(a, "one.md", b"before anybody subscribed")
+    a.alone(BOB, "subscribe", {"pattern": "/memory/*", "mode": "realtime", "every": None, "url": "https://example.com/"})
+    hosts.equal()
+    cursor, newest = (b.db.execute(f"select {what}").get for what in ("seq from outbox_cursor", "max(seq) from log"))
+    assert 0 < cursor <= newest
+
+
 def test_records_are_as_good_as_the_words_that_they_bring(hosts: Hosts) -> None:
     a, b = hosts.open("a"), hosts.open("b")
     write(a, "one.md", b"falcon")
