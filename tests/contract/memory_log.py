@@ -1,7 +1,8 @@
 """A shared log in the memory of one process, for tests: the second implementation of ``SharedLog``.
 
 ``MemoryServer`` is what hosts share; each has a ``MemoryLog``. ``server.lose`` names what fails next: "take", "before"
-(the append is not done), "neither" (nor is that known) or "after" (it is done, and the reply is lost). ``server.down`` is as if it were not there.
+(the append is not done), "neither" (nor is that known) or "after" (it is done, and the reply is lost). ``server.down``
+is as if it were not there.
 """
 
 from __future__ import annotations

@@ -146,7 +146,9 @@ def test_how_far_deliveries_have_come_is_known_to_who_keeps_house_next(hosts: Ho
     a, b = hosts.open("a"), hosts.open("b")
     a.alone(BOB, "enroll", {})
     write(a, "one.md", b"before anybody subscribed")
-    a.alone(BOB, "subscribe", {"pattern": "/memory/*", "mode": "realtime", "every": None, "url": "https://example.com/"})
+    a.alone(
+        BOB, "subscribe", {"pattern": "/memory/*", "mode": "realtime", "every": None, "url": "https://example.com/"}
+    )
     hosts.equal()
     cursor, newest = (b.db.execute(f"select {what}").get for what in ("seq from outbox_cursor", "max(seq) from log"))
     assert 0 < cursor <= newest
