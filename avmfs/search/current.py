@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from avmfs.text import segment
@@ -52,6 +52,8 @@ SITTING: Final = 3600 * 10**9
 TOGETHER: Final = -6.0
 """Weight of having been written within so many ns: what one writes in one sitting stands beside each other."""
 BIAS: Final = 1.0
+ALIKE: Final = BIAS + SHARED + OVERLAP + ASKED
+"""The most that two texts are alike."""
 SURE: Final = 5.0
 """From which it is said that one replaces the other. The order is changed from 0."""
 
@@ -115,7 +117,7 @@ def ordered(
                 told[that] = min(told[that], told[this] - 1)
         # One that has not what the question quotes does not come before one that has.
         if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other):
-            proofs.setdefault(at, _proof(rarity, best, other, newer) + math.log(weight))
+            proofs.setdefault(at, _proof(rarity, best, other, newer, math.log(weight)))
     matter = [at for at, proof in proofs.items() if proof >= 0]
 
     def when(at: int) -> int:
@@ -152,14 +154,17 @@ def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
     return lambda time: (0 < stop <= time, -time)
 
 
-def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored) -> float:
-    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now."""
-    proof = rarity.likeness(better.hit.text, other.hit.text)
-    proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, proof: float) -> float:
+    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now, beginning at
+    ``proof``."""
+    proof += TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0
     proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
     terms = max(len(_terms(each.hit.text)) for each in (better, other))
-    proof += LONG * max(math.log(terms / STATEMENT), 0.0)
-    return proof + (TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0)
+    proof += LONG * max(math.log(max(terms, 1) / STATEMENT), 0.0)
+    if proof + CHANGE + ALIKE < 0:  # as most pairs are; to count the words of all hits is dear
+        return -math.inf
+    proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+    return proof + rarity.likeness(better.hit.text, other.hit.text)
 
 
 def moved(one: Scored, place: Scored) -> Scored:
@@ -174,11 +179,20 @@ class Rarity:
     """How much words of these hits tell, by how few of them have each."""
 
     def __init__(self, hits: Sequence[Scored], q: str) -> None:
-        holders = Counter(term for scored in hits for term in _terms(scored.hit.text))
-        self._weights = {term: math.log(1 + USUAL / count) for term, count in holders.items()}
-        self._asked = _terms(q) & holders.keys()
-        self._question = self._sum(self._asked) + len(_terms(q) - self._asked) * _UNSEEN or 1.0
+        self._hits, self._q = hits, q
         self._sums: dict[str, float] = {}
+
+    @cached_property
+    def _weights(self) -> dict[str, float]:
+        holders = Counter(term for scored in self._hits for term in _terms(scored.hit.text))
+        return {term: math.log(1 + USUAL / count) for term, count in holders.items()}
+
+    @cached_property
+    def _asked(self) -> tuple[frozenset[str], float]:
+        """The question's words that hits have, and the weight of all its words."""
+        terms = _terms(self._q)
+        asked = terms & self._weights.keys()
+        return asked, self._sum(asked) + len(terms - asked) * _UNSEEN or 1.0
 
     def likeness(self, better: str, other: str) -> float:
         """Of two texts, of which ``better`` ranks higher: above 0 where they are likely to be of one matter."""
@@ -187,7 +201,8 @@ class Rarity:
         if len(common) < 2:  # a single word is a topic, not a matter
             return -math.inf
         shared, one, two = self._sum(common), self._whole(better), self._whole(other)
-        asked, missed = (self._sum(some & self._asked) / self._question for some in (common, mine - theirs))
+        wanted, question = self._asked
+        asked, missed = (self._sum(some & wanted) / question for some in (common, mine - theirs))
         overlap = shared / (one + two - shared)
         return BIAS + SHARED * shared / min(one, two) + OVERLAP * overlap + ASKED * asked + MISSED * missed
 
