@@ -161,9 +161,9 @@ def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, proof: 
     proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
     terms = max(len(_terms(each.hit.text)) for each in (better, other))
     proof += LONG * max(math.log(max(terms, 1) / STATEMENT), 0.0)
-    if proof + CHANGE + ALIKE < 0:  # as most pairs are; to count the words of all hits is dear
-        return -math.inf
     proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+    if proof + ALIKE < 0:  # to count the words of all hits is dear
+        return -math.inf
     return proof + rarity.likeness(better.hit.text, other.hit.text)
 
 
