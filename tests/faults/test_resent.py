@@ -152,13 +152,8 @@ def rm_into_the_trash(here: Path, there: Path) -> Case:
 @case
 def mv_out_of_the_trash(here: Path, there: Path) -> Case:
     (here / "old.md").unlink()
-    both = {**OLD, "b.md": "x\n"}
-    return (
-        lambda: renamed(_trash(here), here / "b.md"),
-        None,
-        lambda: (texts(there), _trash(there).exists()),
-        (both, False),
-    )
+    both = {**OLD, "b.md": "x\n"}, False
+    return lambda: renamed(_trash(here), here / "b.md"), None, lambda: (texts(there), _trash(there).exists()), both
 
 
 @case
