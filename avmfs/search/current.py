@@ -69,7 +69,8 @@ _CHANGE: Final = re.compile(
 )
 _PAST: Final = re.compile(
     r"\b(?:before|previous(?:ly)?|former(?:ly)?|earlier|(?<!how )old|older|original(?:ly)?|used to|at first|back then"
-    r"|first (?:plan\w*|thought|think|idea)|initial(?:ly)?|prior|in the past"
+    r"|first (?:plan\w*|thought|think|idea|announced?|choice|cho[os]en?|picked|meant|going to)"
+    r"|initial(?:ly)?|prior|in the past"
     r"|(?:was|were|did|had|wrote|went)\b.{0,80}\b(?:in|during) (?:the |last )?(?:spring|summer|autumn|fall|winter)"
     r"|(?:wurden?|waren?|hatten?|kam)\b.{0,80}\bim (?:Jan|Feb|März|Apr|Mai|Ju|Aug|Sep|Okt|Nov|Dez|Früh|Som|Her|Wint)\w*"
     r"|vorher|früher|damals|bisher|zuvor|antes|anterior\w*|avant|auparavant|ancien\w*|раньше|прежде|прежн\w+)\b"
