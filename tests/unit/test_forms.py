@@ -117,6 +117,15 @@ def test_any_text_is_one_element_and_one_line(text: str, path: str) -> None:
         said = form.item(quoted, "123456") if form is not None else ""
         if name == "xml":
             note = ElementTree.fromstring(said)
-            assert len(note) == 0 and note.keys() == "untrusted handle path author day noted version relevance".split()
+            assert len(note) == 0 and note.keys() == [
+                "untrusted",
+                "handle",
+                "path",
+                "author",
+                "day",
+                "noted",
+                "version",
+                "relevance",
+            ]
         elif name == "jsonl":
             assert said.count("\n") == 1 and json.loads(said)["text"] == text
