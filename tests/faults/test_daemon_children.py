@@ -18,8 +18,8 @@ pytestmark = pytest.mark.mount
 
 
 @contextmanager
-def running(daemon: Daemon) -> Iterator[None]:
-    environ = {**daemon.environ, "PYTHONPATH": f"{daemon.environ['PYTHONPATH']}:{Path(__file__).parent}"}
+def running(daemon: Daemon, **more: str) -> Iterator[None]:
+    environ = {**daemon.environ, **more, "PYTHONPATH": f"{daemon.environ['PYTHONPATH']}:{Path(__file__).parent}"}
     with (
         open(daemon.root / "log", "w") as log,
         subprocess.Popen([sys.executable, "-m", "hostile"], env=environ, stdout=log, stderr=log) as process,
@@ -45,6 +45,15 @@ def test_a_hostile_child_does_not_hold_up_the_loop(daemon: Daemon, eve: str) -> 
         os.kill(victim, signal.SIGKILL)
         wait(lambda: daemon.mount("alice")["pid"] not in (victim, None))
     wait(daemon.gone, SOON_S)
+
+
+def test_a_child_that_is_at_work_has_the_time_that_it_needs_and_one_that_hangs_has_not(daemon: Daemon) -> None:
+    daemon.mounts("alice", "eve-hangs", "eve-labours")
+    with running(daemon, READY_S="2"):
+        wait(lambda: daemon.mount("eve-labours")["state"] == "ready")
+        assert daemon.mount("eve-labours")["restarts"] == 0
+        wait(lambda: daemon.mount("eve-hangs")["state"] == "failed")
+        assert daemon.mount("eve-hangs")["error"] == "did not get ready in time"
 
 
 def test_a_child_that_cannot_start_is_failed_with_its_reason_and_tried_ever_more_slowly(daemon: Daemon) -> None:
