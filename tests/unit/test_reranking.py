@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.agents import reranking
 from avmfs.agents.reranking import PAUSE_S, Endpoint
+from avmfs.embed import weights
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
 from avmfs.rpc.local import LocalDoor
@@ -82,6 +83,24 @@ def test_a_cross_encoder_reads_question_and_passage_together(tmp_path: Path, fig
     assert said[0] > 0.9 and said[1] == pytest.approx(1 / (1 + np.exp(3))) and said[4] == pytest.approx(0.5)
     assert model.judged("stuck brake", ["car slow"])[0] < 0.1  # which of the two is asked makes a difference
     assert model.judged("car", []).shape == (0,)
+
+
+def test_a_model_of_tokens_looks_for_each_word_of_the_question_in_the_passage(tmp_path: Path) -> None:
+    folder = cross_encoders.make(tmp_path / "tiny", 0)
+    model = CrossEncoder(folder, 60)
+    said = model.judged("car slow", ["slow brake car", "car", "tea", "", "\ud800 brake", *["tea car"] * 20])
+    assert said == pytest.approx([1, 0.5, 0, 0, 0, *[0.5] * 20])
+    assert model.judged("car", ["car", "car tea"]).tolist() == [0, 0]  # how much better than the worst
+    assert model.judged("", ["car"]).tolist() == [0] and model.judged("car", []).shape == (0,)
+    with pytest.raises(EmbeddingUnavailable, match="not done within"):
+        CrossEncoder(folder, -1).judged("car", ["brake"])
+
+
+def test_the_folder_of_the_embedding_model_is_one() -> None:
+    model = CrossEncoder(weights.resolve(allow_download=False).path, 60)
+    notes = ["lunch is at noon", "Ann keeps the garage key", "the car stands in the garage"]
+    said = model.judged("who has the key of the garage", notes)
+    assert said[1] > said[2] + 0.1 and said[2] > said[0] + 0.1
 
 
 @pytest.mark.parametrize(
