@@ -9,6 +9,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,13 @@ def test_who_asks_for_words_or_for_meaning_alone_gets_them_and_nothing_found_ask
     assert paths_of(engine(Second(fixed, RerankSettings())), mode="lexical")[0] == "/wash"
     assert engine(Second(fixed, RerankSettings())).search(ALICE, "zeppelin").hits == ()
     assert fixed.asked == 0
+
+
+@pytest.mark.parametrize(("best", "unit"), [(0.5, 0.5), (3.0, 1.0)])
+def test_what_is_said_counts_in_shares_of_the_best_score_or_of_one(best: float, unit: float) -> None:
+    hits = [replace(scored, score=best) for scored in engine().search(ALICE, Q).hits]
+    said, _ = Second(Fixed({"": 0.8}), RerankSettings()).on(hits, Q)
+    assert [scored.parts["rerank"] for scored in said] == pytest.approx([0.8 * unit] * len(hits)) and hits
 
 
 def test_without_the_second_opinion_the_order_is_as_before_and_the_first_line_says_why() -> None:
