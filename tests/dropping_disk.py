@@ -35,11 +35,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from disk_model import Directory, Disk, File, Keep, Names, Node, Symlink
-
 from avmfs.fuse import protocol as p
 from avmfs.fuse.device import mount
 from avmfs.fuse.protocol import Op
+from tests.disk_model import Directory, Disk, File, Keep, Names, Node, Symlink
 
 ANSWER_S: Final = 200
 LARGEST: Final = 1 << 20  # bytes of one write
@@ -57,7 +56,7 @@ class DroppingDisk:
         self._ours.settimeout(ANSWER_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, os.fspath(path), names, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, os.fspath(path), names, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,  # a signal to all that the test started would leave a dead mount

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mount_world import World
-from shells import LIMIT_S, Shell
 
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
 from avmfs.rpc.client import REQUEST_LIMIT
+from tests.cli.shells import LIMIT_S, Shell
+from tests.mount.mount_world import World
 
 Open = Callable[[str], AVM]
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World, until
-from shells import LIMIT_S, QuickShell, Shell, configured, environment
 
 from avmfs.cli import colour
 from avmfs.cli.commands import COMMANDS
 from avmfs.store.files.store_lock import StoreLock
+from tests.cli.shells import LIMIT_S, QuickShell, Shell, configured, environment
+from tests.mount.mount_world import World, until
 
 pytestmark = pytest.mark.mount
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.errors import Invalid
+from tests.cli.shells import Shell
 
 pytest.importorskip("langgraph.store.base")
 

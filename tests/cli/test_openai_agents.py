@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.adapters.openai_agents import AvmSession
 from avmfs.errors import Invalid
+from tests.cli.shells import Shell
 
 
 @pytest.fixture

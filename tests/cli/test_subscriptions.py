@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from shells import QuickShell, environment
 
 from avmfs import AVM
 from avmfs.errors import Denied, NotFound
+from tests.cli.shells import QuickShell, environment
 
 
 @pytest.fixture(scope="module")

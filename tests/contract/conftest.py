@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_world import Mode, Rule, World
+
+from tests.contract.store_world import Mode, Rule, World
 
 Build = Callable[..., World]
 

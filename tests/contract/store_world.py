@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import apsw
-from store_writer import SharedClock
 
 from avmfs import paths
 from avmfs.access import Policy, Principal, Scope
@@ -38,6 +37,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_attached, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.contract.store_writer import SharedClock
 from tests.equal_stores import differing
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")

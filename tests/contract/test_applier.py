@@ -9,7 +9,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import faults
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
@@ -20,6 +19,7 @@ from avmfs.store.schema.tables import MEMORY, PRIVATE
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.contract.store_world import faults
 
 ALICE = Principal("alice")
 

@@ -11,11 +11,11 @@ import pytest
 from avmfs_config import Hook, WebhookSettings
 from avmfs_daemon import deliveries
 from avmfs_daemon.deliveries import Deliverer
-from store_world import ALICE, BOB, CAROL, Mode, World
 
 from avmfs.access import Principal
 from avmfs.agents import http_delivery
 from avmfs.errors import Denied
+from tests.contract.store_world import ALICE, BOB, CAROL, Mode, World
 
 URL = "https://example.com/hook"
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, Mode, World
 
 from avmfs import paths
 from avmfs.errors import AvmError, Invalid, NameTooLong, OverQuota
 from avmfs.store.commands.documents import KEYS_DEEP, KEYS_MAX
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
 from avmfs.store.queries.nodes import Reader
+from tests.contract.store_world import ALICE, BOB, Mode, World
 
 
 @pytest.fixture(params=["direct"])

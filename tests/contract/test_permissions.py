@@ -15,7 +15,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
 
 from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
@@ -25,6 +24,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import api_keys
 from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
+from tests.contract.store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
 
 EXEC = Principal("eve")
 OPERATOR_ALICE = Principal("alice", operator=True)

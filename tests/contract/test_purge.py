@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import store_world
 from avmfs_config import Limits, SearchSettings, load_settings
-from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
 from avmfs.agents import auditing, backups
@@ -29,6 +27,8 @@ from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
 from avmfs.text.tokens import TokenCounter
+from tests.contract import store_world
+from tests.contract.store_world import ALICE, BOB, World
 
 COUNTER = TokenCounter()
 PLANTED = ("zqxcanary", "zqxpigeon", "zqxmagpie", "zqxsparrow", "zqxname", "zqxdir", "zqxtag", "zqxmeta", "zqxlink")

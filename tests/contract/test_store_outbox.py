@@ -7,7 +7,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
@@ -16,6 +15,7 @@ from avmfs.store.commands.subscribing import PER_AGENT
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries import matching
 from avmfs.store.schema import database
+from tests.contract.store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 URL = "https://example.com/hook"
 MINUTE = 60 * 10**9

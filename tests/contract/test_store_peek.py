@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Stale
@@ -24,6 +23,7 @@ from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT, SHARED
 from avmfs.store.store import Store
+from tests.contract.store_world import ALICE, BOB, CAROL, World
 
 NOTHING = "nothing"
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
 from numpy.typing import NDArray
-from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
 from avmfs.search.engine import Answer, Engine
@@ -25,6 +23,8 @@ from avmfs.store.index.postings import PostingsCache
 from avmfs.store.index.vectors import VectorTable
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
+from tests.contract.store_world import ALICE, BOB, World
+from tests.hashing import HashingEmbedding
 
 EMBEDDER = HashingEmbedding()
 MODEL = EMBEDDER.model_id

@@ -44,6 +44,6 @@ if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
     # The module by its name: children import it anew.
-    from hostile import mount as entry
+    from tests.faults.hostile import mount as entry
 
     leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))

@@ -9,20 +9,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, SOON_S, Daemon, wait
+
+from tests.faults.daemons import LIMIT_S, SOON_S, Daemon, wait
 
 pytestmark = pytest.mark.mount
 
 
 @contextmanager
 def running(daemon: Daemon) -> Iterator[None]:
-    environ = {**daemon.environ, "PYTHONPATH": f"{daemon.environ['PYTHONPATH']}:{Path(__file__).parent}"}
     with (
         open(daemon.root / "log", "w") as log,
-        subprocess.Popen([sys.executable, "-m", "hostile"], env=environ, stdout=log, stderr=log) as process,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.hostile"], env=daemon.environ, stdout=log, stderr=log
+        ) as process,
         ExitStack() as stack,
     ):
         daemon.pids.add(process.pid)

@@ -8,9 +8,9 @@ import random
 from pathlib import Path
 
 import apsw
-from daemons import Daemon
 
 from avmfs.store.files import loss_check, wal_frames
+from tests.faults.daemons import Daemon
 
 NOTES = 120
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, wait
-from dropping_disk import DroppingDisk
-from machines import Machine, machine
 
 from avmfs.store.files.store_lock import StoreLock
+from tests.dropping_disk import DroppingDisk
+from tests.faults.daemons import LIMIT_S, wait
+from tests.faults.machines import Machine, machine
 
 pytestmark = pytest.mark.mount
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-from daemons import REPOSITORY, Daemon, alive, wait
 
 from avmfs.store.schema import database
+from tests.faults.daemons import REPOSITORY, Daemon, alive, wait
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
 

@@ -9,9 +9,9 @@ import threading
 from typing import Any
 
 import pytest
-from daemons import KILLED, Daemon, wait
 
 from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import KILLED, Daemon, wait
 
 SAID = "The release train number {} leaves on Thursday from the staging branch.\n"
 PAIRS = 150

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import QUIET, SOON_S, Daemon, alive, wait
-from receivers import Delivery, Fate, Receiver, receiving
 
 from avmfs.agents.webhooks import verify
 from avmfs.errors import AvmError, Denied
 from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import QUIET, SOON_S, Daemon, alive, wait
+from tests.faults.receivers import Delivery, Fate, Receiver, receiving
 
 DELIVERIES = int(os.environ.get("AVM_OUTBOX_DELIVERIES", "60"))
 QUEUES = 4

@@ -14,7 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from daemons import KILLED, LIMIT_S, Daemon, wait
+
+from tests.faults.daemons import KILLED, LIMIT_S, Daemon, wait
 
 pytestmark = pytest.mark.mount
 AGENTS, ITEMS = int(os.environ.get("AVM_QUEUE_AGENTS", "4")), int(os.environ.get("AVM_QUEUE_ITEMS", "120"))

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S
-from http_world import Web
 
 from avmfs import AVM
 from avmfs.errors import Busy, Denied, Invalid, NotFound, ReadOnly, Stale
 from avmfs.rpc.over_http import HttpDoor
+from tests.faults.daemons import LIMIT_S
+from tests.http.http_world import Web
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, QUIET, wait
-from http_world import Web, of, started
+
+from tests.faults.daemons import LIMIT_S, QUIET, wait
+from tests.http.http_world import Web, of, started
 
 
 class Stream:

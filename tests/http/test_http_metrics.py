@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, wait
-from http_world import Web, of, started
+
+from tests.faults.daemons import LIMIT_S, wait
+from tests.http.http_world import Web, of, started
 
 parser = pytest.importorskip("prometheus_client.parser")
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana.json"

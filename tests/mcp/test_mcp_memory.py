@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import peers
 import pytest
 from anyio.from_thread import BlockingPortal
-from mount_world import World
-from peers import Peer
+
+from tests.mcp import peers
+from tests.mcp.peers import Peer
+from tests.mount.mount_world import World
 
 pytestmark = pytest.mark.mount
 

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_lines import unexpected
+
+from tests.log_lines import unexpected
 
 LIMIT_S = 300.0
 START_S = 300.0

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, code_of, echo, meta, needs, python, quoted, sh, until, view
 
 from avmfs import AVM
+from tests.mount.mount_world import Place, World, cat, code_of, echo, meta, needs, python, quoted, sh, until, view
 
 pytestmark = pytest.mark.mount
 

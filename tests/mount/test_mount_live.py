@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mount_world import World, cat, code_of, echo, meta, sh, until
+
+from tests.mount.mount_world import World, cat, code_of, echo, meta, sh, until
 
 pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"

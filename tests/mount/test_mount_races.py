@@ -14,8 +14,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from fsx_steps import Names, name_steps, outcome, shown, whole
-from mount_world import LIMIT_S, Place, line_from, linux_only, rounds, running
+
+from tests.mount.fsx_steps import Names, name_steps, outcome, shown, whole
+from tests.mount.mount_world import LIMIT_S, Place, line_from, linux_only, rounds, running
 
 pytestmark = pytest.mark.mount
 

@@ -17,11 +17,11 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from mount_world import cat, cat_bytes, echo, housekeeping_is_done, release_claims, until, view
-from planting import CANARY, CONTROL, WORD, Planted
-from recipes import FULL, Ground, Parameter, cases
 
 from avmfs.views import registry
+from tests.mount.mount_world import cat, cat_bytes, echo, housekeeping_is_done, release_claims, until, view
+from tests.sweep.planting import CANARY, CONTROL, WORD, Planted
+from tests.sweep.recipes import FULL, Ground, Parameter, cases
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(3600)]
 

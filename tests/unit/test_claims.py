@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Principal
 from avmfs.agents.presence import Presence
 from avmfs.errors import Busy, Denied, Invalid
 from avmfs.rpc import methods
 from avmfs.store.commands.claims import CANDIDATES
+from tests.unit.views_fixtures import World, opened
 
 A = "/memory/shared/q/a.md"
 

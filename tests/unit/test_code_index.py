@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Access, Policy, Principal, Rule
 from avmfs.codeindex import finding, modules, scanning
@@ -20,6 +19,7 @@ from avmfs.codeindex.parsing import Module, Symbol, parse
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc import methods
+from tests.unit.views_fixtures import World, opened
 
 SAMPLES = {
     "a.py": (

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, RESTS, TRICKLE, Housekeeper
-from hashing import HashingEmbedding
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
@@ -24,6 +23,7 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.hashing import HashingEmbedding
 
 ALICE = Principal("alice")
 

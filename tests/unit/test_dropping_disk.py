@@ -13,8 +13,9 @@ from pathlib import Path
 
 import apsw
 import pytest
-from disk_model import PAGE, Names
-from dropping_disk import DroppingDisk
+
+from tests.disk_model import PAGE, Names
+from tests.dropping_disk import DroppingDisk
 
 pytestmark = pytest.mark.mount
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
 
 from avmfs.embed import bert, local, weights, wheel
 from avmfs.embed.cache import QueryCache
@@ -25,6 +24,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.embed.transformer import TransformerEmbedding
+from tests.hashing import HashingEmbedding
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -66,7 +66,7 @@ def test_hashing_is_the_same_everywhere_and_normalised() -> None:
     assert batch.vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(batch.vectors, axis=1), [1, 0, 1, 0])
     program = """
-from hashing import HashingEmbedding
+from tests.hashing import HashingEmbedding
 print(HashingEmbedding(16).embed_batch(["the quick brown fox"]).vectors.tobytes().hex())
 """
     assert python(program, PYTHONHASHSEED="99").stdout.strip() == batch.vectors[0].tobytes().hex()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import handover as kept
 from avmfs.fuse import directory_ops
@@ -29,6 +28,7 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.listings import Entry
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import World, opened
 
 FOLDER = 0o40000
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import handover as kept
 from avmfs.errors import NotFound
@@ -24,6 +23,7 @@ from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture

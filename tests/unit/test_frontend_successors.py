@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import handover as kept
 from avmfs.errors import OverQuota
@@ -29,6 +28,7 @@ from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture

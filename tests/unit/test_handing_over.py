@@ -11,14 +11,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hashing import HashingEmbedding
-from views_fixtures import World, opened
 
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import Invalid, NotFound
 from avmfs.mcp import overview
 from avmfs.rpc import methods
 from avmfs.views.documents import disputed
+from tests.hashing import HashingEmbedding
+from tests.unit.views_fixtures import World, opened
 
 DAY = 24 * 60  # minutes
 GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"

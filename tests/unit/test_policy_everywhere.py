@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
-from views_fixtures import World, opened
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
@@ -43,6 +41,8 @@ from avmfs.store.rows import api_keys, hash_chain
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT
 from avmfs.store.store import Store
 from avmfs.views import Context
+from tests.hashing import HashingEmbedding
+from tests.unit.views_fixtures import World, opened
 
 CANARY = "zebrafinch"
 EMBEDDER = HashingEmbedding()

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import cross_encoders
 import numpy as np
 import pytest
 from avmfs_config import RerankSettings, default_settings, load_settings
 from avmfs_daemon import reranking as service
 from avmfs_daemon.embedding import EmbeddingService, PipeEmbedder
-from fakes import MemoryCorpus
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
@@ -31,6 +29,8 @@ from avmfs.search.engine import Engine
 from avmfs.search.pack import format_search
 from avmfs.search.reranking import Second
 from avmfs.text.tokens import TokenCounter
+from tests import cross_encoders
+from tests.unit.fakes import MemoryCorpus
 
 ALICE = Principal("alice")
 Q = "why is the car slow"

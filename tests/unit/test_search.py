@@ -8,8 +8,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from avmfs_config import SearchWeights
-from fakes import MemoryCorpus
-from hashing import HashingEmbedding
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
@@ -25,6 +23,8 @@ from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
 from avmfs.text import forms, segment
 from avmfs.text.tokens import TokenCounter
+from tests.hashing import HashingEmbedding
+from tests.unit.fakes import MemoryCorpus
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

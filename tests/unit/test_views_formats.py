@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from views_fixtures import Agent, World, opened
 
 from avmfs import paths, views
+from tests.unit.views_fixtures import Agent, World, opened
 
 FORMATS = Path(__file__).parents[2] / "docs" / "FORMATS.md"
 _PROMPT = re.compile(r"^(alice|bob)\$ (.*)$", re.MULTILINE)

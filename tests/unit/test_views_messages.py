@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from views_fixtures import Agent, World, opened
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import mail
@@ -24,6 +23,7 @@ from avmfs.store import identity
 from avmfs.store import store as sqlite
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import loop
+from tests.unit.views_fixtures import Agent, World, opened
 
 
 @pytest.fixture
