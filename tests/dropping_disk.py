@@ -213,7 +213,7 @@ class Server:
 
     def _loop(self) -> None:
         while True:
-            watched = [self._control] if self._frozen else [self._control, self._device]
+            watched: list[Any] = [self._control] if self._frozen else [self._control, self._device]
             patience = max(0.0, self._due[0][0] - time.monotonic()) if self._due and not self._frozen else None
             ready = select.select(watched, [], [], patience)[0]
             while self._due and not self._frozen and self._due[0][0] <= time.monotonic():

@@ -126,7 +126,7 @@ def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
     memory = avm.agent_memory()
     avm.write("/private/there.md", "x")
     for call in (
-        lambda: avm.write("/private/n", 5),
+        lambda: avm.write("/private/n", 5),  # type: ignore[arg-type]
         lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
         lambda: memory.remember("x", tags="market"),
         lambda: memory.batch_remember("one text"),

@@ -20,7 +20,7 @@ TWO_HOSTS = os.environ.get("AVM_TWO_HOSTS") == "1"
 
 @pytest.fixture(params=["attached"] if TWO_HOSTS else ["direct", "attached"])
 def mode(request: pytest.FixtureRequest) -> Mode:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -52,7 +52,7 @@ class WriterProcess:
     def __init__(
         self, database: Path, clock: Path, rules: list[Rule] | None = None, default: str = "rw",
         connections: int | None = None, socket_path: Path | None = None,
-        constants: dict[str, dict[str, float]] | None = None, log: str = "",
+        constants: Mapping[str, Mapping[str, float]] | None = None, log: str = "",
     ) -> None:  # fmt: skip
         self.database = database
         self.rules, self.default = rules or [], default
@@ -227,11 +227,6 @@ class World:
         with self.reading(who) as reader:
             return reader.document(node)
 
-    def bytes(self, who: Principal, path: str) -> bytes:
-        node = self.node(who, path)
-        with self.reading(who) as reader:
-            return reader.read(node.id, 0, node.size)
-
     def history(self, who: Principal, path: str) -> list[bytes]:
         """The bytes of every version, oldest first."""
         document = self.document(who, path).id
@@ -308,6 +303,11 @@ class World:
 
     def newest_seq(self) -> int:
         return int(self.rows("select max(seq) from log where scope <> 0")[0][0])
+
+    def bytes(self, who: Principal, path: str) -> bytes:
+        node = self.node(who, path)
+        with self.reading(who) as reader:
+            return reader.read(node.id, 0, node.size)
 
 
 def rows(path: Path, sql: str, *bindings: Any) -> list[Any]:

@@ -127,8 +127,8 @@ def test_an_engine_of_ones_own_says_how_one_text_becomes_a_vector(avm: AVM, tmp_
     index.add_nodes([("/memory/z.md", "zzz zz"), ("/memory/q.md", "qq q")])
     index.save()
     assert index.model.endswith("Letters") and index.dimension == 26
-    (found,) = EmbeddingStore(avm, Letters(), path=tmp_path / "own.vectors").search("z", k=1) or [None]
-    assert found is None, "the store shows no such file"
+    found = EmbeddingStore(avm, Letters(), path=tmp_path / "own.vectors").search("z", k=1)
+    assert found == [], "the store shows no such file"
     index.add_nodes(["/memory/coffee.md"])
     assert index.search("coffee", k=1)[0].score > 0.5
     with pytest.raises(TypeError, match="abstract"):

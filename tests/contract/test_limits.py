@@ -17,7 +17,7 @@ from tests.contract.store_world import ALICE, BOB, Mode, World
 
 @pytest.fixture(params=["direct"])
 def mode(request: pytest.FixtureRequest) -> Mode:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def changed(world: World, do: Any) -> int:

@@ -107,14 +107,15 @@ def test_an_agent_without_write_is_read_only_everywhere(ruled: Callable[..., Pol
         with pytest.raises(Denied):
             world.write(BOB, path, b"y")
     node = world.node(BOB, "/memory/shared/a.md").id
-    for command, arguments in {
+    refused: dict[str, dict[str, Any]] = {
         "set_tags": {"add": ["t"], "remove": [], "replace": False},
         "set_ttl": {"expires": 1},
         "merge_meta": {"importance": 1.0, "user": {}},
         "set_attributes": {"mode": 0o777},
         "commit": {"handle": None, "edits": [["t", 0]]},
         "append": {"handle": None, "data": b"z"},
-    }.items():
+    }
+    for command, arguments in refused.items():
         with pytest.raises(Denied):
             world.do(BOB, command, node=node, **arguments)
     with pytest.raises(Denied):

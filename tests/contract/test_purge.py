@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from avmfs_config import Limits, SearchSettings, load_settings
 
+from avmfs import calls
 from avmfs.access import Principal
 from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
@@ -256,7 +257,7 @@ def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(
     world.write(ALICE, "/memory/d/later", b"came after them")
     world.unlink(ALICE, "/memory/d/gone")
     asked, looks = memory(world, ALICE), []
-    monkeypatch.setattr(purging.calls, "go_on", lambda: looks.append(1))
+    monkeypatch.setattr(calls, "go_on", lambda: looks.append(1))
     for name, snapshots in (("saved", ["d", "full"]), ("gone", ["d", "full"]), ("later", [])):
         looks.clear()
         assert sorted(purging.purge(asked, f"/memory/d/{name}")["snapshots"]) == snapshots, name

@@ -29,7 +29,7 @@ from tests.small_disks import small_disk
 def header(path: Path) -> tuple[int, int, str]:
     db = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))  # type: ignore[return-value]
+        return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))
     finally:
         db.close()
 

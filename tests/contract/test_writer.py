@@ -510,7 +510,7 @@ def test_a_flood_of_connections_does_not_end_it(start: Start) -> None:
 # Watching, the disk, the WAL -----------------------------------------------------------------------------------
 
 
-def until(true: Callable[[], bool], seconds: float = 300) -> bool:
+def until(true: Callable[[], object], seconds: float = 300) -> bool:
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

@@ -58,7 +58,7 @@ def test_a_failing_disk_is_told_and_survived(failing: Machine) -> None:
         assert "every change is refused" in daemon.command("status")
         assert status["writer_pid"] == pid, "it does not end, again and again"
         os.kill(pid, signal.SIGKILL)  # nor does its successor know less
-        wait(lambda pid=pid: daemon.status()["store"]["writer_pid"] not in (None, pid))  # type: ignore[misc]
+        wait(lambda pid=pid: daemon.status()["store"]["writer_pid"] not in (None, pid))
         wait(lambda: "error" in daemon.status()["store"])
         pid = daemon.status()["store"]["writer_pid"]
     failing.kill()

@@ -101,7 +101,7 @@ def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if kind == "everything":
-                wait(lambda family=family: not any(alive(pid) for pid in family.values()))  # type: ignore[misc]
+                wait(lambda family=family: not any(alive(pid) for pid in family.values()))
                 daemon.start()
             wait(lambda: {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"})
     finally:

@@ -46,7 +46,7 @@ class Busy:
 
     def _write(self, daemon: Daemon, number: int) -> None:
         door = RemoteDoor(daemon.run / "avm.sock", f"agent{number}")
-        with contextlib.closing(door):  # type: ignore[type-var]
+        with contextlib.closing(door):
             count = 0
             while not self.over.is_set():
                 count += 1

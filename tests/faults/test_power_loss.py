@@ -210,7 +210,7 @@ def rounds(it: Machine, chance: random.Random) -> None:
             )
             acknowledged += sum(work.acknowledged for work in works)
             written = {f"/{value}" for work in works for kind, value in work.held if kind == "written"}
-            wait(lambda written=written: written <= {each.said["path"] for each in receiver.taken()})  # type: ignore[misc]
+            wait(lambda written=written: written <= {each.said["path"] for each in receiver.taken()})
             if number % 10 == 9 or number == ROUNDS - 1:
                 it.daemon.command("stop")
                 assert database.integrity(it.database) == []

@@ -58,7 +58,7 @@ class Stream:
 
 
 @contextlib.contextmanager
-def stream(*arguments: Any, **headers: str) -> Iterator[Stream]:
+def stream(*arguments: Any, **headers: Any) -> Iterator[Stream]:
     opened = Stream(*arguments, **headers)
     try:
         yield opened

@@ -20,7 +20,7 @@ from avmfs_config import load_settings
 from click.testing import CliRunner
 
 from avmfs import AVM
-from avmfs.avm import AgentMemory
+from avmfs.api.agent_memory import AgentMemory
 from avmfs.cli.commands import COMMANDS
 from avmfs.cli.main import avm
 from avmfs.errors import AvmError

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
+from avmfs import signatures
 from avmfs.views import registry
 from tests.mount.mount_world import cat, cat_bytes, echo, housekeeping_is_done, release_claims, until, view
 from tests.sweep.planting import CANARY, CONTROL, WORD, Planted
@@ -64,7 +65,7 @@ def suffixes(ground: Ground, *places: str) -> Iterator[str]:
                 yield suffix
 
 
-def _hint(found: registry.Parameter) -> Any:
+def _hint(found: signatures.Parameter) -> Any:
     if found.choices:
         return Literal[found.choices]
     return found.type if found.type in (bool, int, float, str) else int

@@ -21,6 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from avmfs_config import load_settings
 from mcp.shared.exceptions import MCPError
 
+from avmfs import signatures
 from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError
 from avmfs.mcp import registry as tools
@@ -297,7 +298,7 @@ def suffixes(place: str) -> Iterator[tuple[views.View, str]]:
             yield each, f":{each.name}" + (f"?{query}" if query else "")
 
 
-def _hint(found: views.Parameter) -> Any:
+def _hint(found: signatures.Parameter) -> Any:
     if found.choices:
         return Literal[found.choices]
     return found.type if found.type in (bool, int, float, str) else int

@@ -157,6 +157,12 @@ class MemoryIndex:
         prefix = b"/" + b"/".join(under) + b"/"
         return frozenset(p for p, hit in self._hits.items() if hit.path.startswith(prefix))
 
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        return [], 0
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        return []
+
     def disputed(self, documents: Sequence[int]) -> list[Dispute]:
         return []
 

@@ -314,7 +314,8 @@ def test_progress_and_the_time_to_searchable_are_reported(house: House) -> None:
 
 
 def vectors(house: House) -> dict[str, int]:
-    return dict(house.applying.applier.db.execute("select model, count(*) from vector group by model").fetchall())
+    rows: Any = house.applying.applier.db.execute("select model, count(*) from vector group by model").fetchall()
+    return dict(rows)
 
 
 def test_an_idle_keeper_commits_nothing(house: House) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(params=["posix", "ext4"])
 def names(request: pytest.FixtureRequest) -> Names:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture

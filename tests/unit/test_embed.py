@@ -1,6 +1,7 @@
 """Embedders: vectors of length one, one model per batch, weights found without a network."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import socket
@@ -351,7 +352,7 @@ def test_torch_computes_where_there_is_a_gpu_for_it(
     device: str, gpu: bool, installed: bool, engine: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_NVIDIA", tmp_path if gpu else tmp_path / "none")
-    monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     assert isinstance(LocalEmbedding(device=device).engine, engine)
 
 

@@ -44,7 +44,7 @@ class Reader:
 
     def __init__(self, world: World, left: HandoverState | None = None) -> None:
         self.tree = Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
-        world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat to
+        world.store.keep = lambda kept, origin: bytes(8)  # no writer to repeat to
         continuity = Handover(self.tree, kept.make() if left is None else left)
         numbers = Inodes(self.tree, continuity)
         replies = EntryCache(self.tree, numbers, KernelFilter(kernel_filter.create()))

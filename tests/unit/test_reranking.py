@@ -174,7 +174,7 @@ def test_where_only_the_reranker_is_missing_the_line_speaks_of_it_alone() -> Non
 
 @contextlib.contextmanager
 def served(
-    answer: Callable[[http.server.BaseHTTPRequestHandler, dict[str, Any]], None],
+    answer: Callable[[http.server.BaseHTTPRequestHandler, dict[str, Any]], object],
 ) -> Iterator[tuple[str, list[Any]]]:
     """An address, and what was asked there: headers and body."""
     seen: list[Any] = []
@@ -309,7 +309,7 @@ def test_a_key_that_is_not_there_is_an_error_that_names_its_place(tmp_path: Path
         ({"key_file": tmp_path / "empty"}, "empty has no key"),
     ):
         with pytest.raises(EmbeddingUnavailable, match=reason):
-            Endpoint(RerankSettings(endpoint=url, **more)).judged("q", ["a"])  # type: ignore[arg-type]
+            Endpoint(RerankSettings(endpoint=url, **more)).judged("q", ["a"])
 
 
 # In the daemon --------------------------------------------------------------------------------------------------
