@@ -54,6 +54,11 @@ ROOMS: dict[str, tuple[str, str, str]] = {
         "contract/test_store_mail.py unit/test_views_messages.py",
         _GENERAL,
     ),
+    "claims": (
+        "store/commands/claims store/client/inflight",
+        "unit/test_claims.py contract/test_lanes.py contract/test_store_work.py unit/test_frontend_successors.py",
+        _GENERAL,
+    ),
     "content": (
         "store/rows/content",
         "unit/test_content.py contract/test_store_content.py",

@@ -155,6 +155,17 @@ def subcommand(name: str, summary: str, *, cls: type[Any] = Command, **attribute
     return register
 
 
+_MEANT: Final = {name: f"avm-daemon {name}" for name in ("start", "stop", "status", "reload")} | {
+    **dict.fromkeys(("cat", "get", "show"), "read"),
+    **dict.fromkeys(("add", "save", "store"), "remember"),
+    **dict.fromkeys(("delete", "remove"), "rm"),
+    "list": "ls",
+    "find": "search",
+    "query": "recall",
+}
+"""What people type who know the daemon, or another memory, where the nearest letters would mislead."""
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -171,8 +182,8 @@ class _Lazy(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            guess = get_close_matches(args[0], COMMANDS, n=1)
-            if guess:
+            meant = _MEANT.get(args[0])
+            if guess := [meant] if meant else get_close_matches(args[0], COMMANDS, n=1):
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {guess[0]}?")
         return super().resolve_command(ctx, args)
 

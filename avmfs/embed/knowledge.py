@@ -60,9 +60,12 @@ def weigh(tokenizer: Any, texts: Sequence[str], vectors: NDArray[np.float32], ur
         return
     low, high = ASKED
     for vector, text in zip(vectors, texts, strict=True):
+        if not urgent:  # most texts are ASCII, and looking words up takes a GPU as long as the vectors
+            if not (text.isascii() or sum(map(str.isascii, text)) > len(text) / 2 or known(tokenizer, text) > TOLD):
+                vector[:] = 0
+            continue
         share = known(tokenizer, text)
-        marks = _ENGLISH.findall(text) if urgent and share < high else ()
+        marks = _ENGLISH.findall(text) if share < high else ()
         if any(tokenizer.token_to_id(word.lower()) is not None for word in marks):
             share = high
-        told = share > TOLD or sum(map(str.isascii, text)) > len(text) / 2
-        vector *= min(max((share - low) / (high - low), 0.0), 1.0) if urgent else float(told)
+        vector *= min(max((share - low) / (high - low), 0.0), 1.0)

@@ -65,11 +65,12 @@ class NamespaceOps:
                     self._handles.went_on(fh, handle, request.unique, handle.cut(size))
             else:
                 self._tree.truncate(found, size)
-        if valid & p.SetAttr.KILL_SUIDGID and isinstance(found, Real):
-            self._tree.drop_set_ids(request.node, request.caller)
+        new_mode = mode & 0o7777 if valid & p.SetAttr.MODE else None
+        if new_mode is None and valid & p.SetAttr.KILL_SUIDGID and isinstance(found, Real):
+            new_mode = self._tree.without_set_ids(request.node, request.caller)
         now = self._tree.memory.now()
         changes = {
-            "mode": mode & 0o7777 if valid & p.SetAttr.MODE else None,
+            "mode": new_mode,
             "uid": uid if valid & p.SetAttr.UID else None,
             "gid": gid if valid & p.SetAttr.GID else None,
             "atime": p.time_of(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),

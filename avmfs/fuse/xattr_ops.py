@@ -39,7 +39,7 @@ class XattrOps:
         size, flags = p.SETXATTR_IN.unpack_from(request.body)
         name, _, value = request.body[p.SETXATTR_IN.size :].partition(b"\0")
         memory, found = self._tree.memory, self._numbers.address(request.node)
-        if flags & (_CREATE | _REPLACE):
+        if flags & (_CREATE | _REPLACE) and not memory.store.repeats():  # a killed mount found it right, and set it
             try:
                 xattrs.get(memory, found, name)
             except NoAttribute:
@@ -54,7 +54,8 @@ class XattrOps:
 
     def _remove(self, request: Request) -> bytes:
         self._tree.require_writable()
-        xattrs.remove(self._tree.memory, self._numbers.address(request.node), request.body.rstrip(b"\0"))
+        memory, found = self._tree.memory, self._numbers.address(request.node)
+        xattrs.remove(memory, found, request.body.rstrip(b"\0"), again=memory.store.repeats())
         return b""
 
 

@@ -5,8 +5,9 @@ asker sees, and looks at nothing else. Knows neither the store nor the clock.
 
 The best hit and another are of one matter when both are statements, rank about level, share most of their rare words,
 and those of the question among them; that the newer one speaks of a change helps, that both were written in one
-sitting does not, and a link that says that one replaces the other decides. The weights follow a logistic fit on pairs
-of a fact and what replaced it, against the notes, pages, functions and remarks that stand beside an answer without
+sitting does not, and a link that says that one replaces the other decides. Two short ones that have but a word in
+common are of one matter where nothing else answers the question as well. The weights follow a logistic fit on pairs of
+a fact and what replaced it, against the notes, pages, functions and remarks that stand beside an answer without
 replacing it. They err towards leaving the order as it is. A question about the past gets the older one first, and one
 that names days what was true then.
 """
@@ -44,6 +45,10 @@ CHANGE: Final = 4.0
 """Weight of a word of change in the newer."""
 LEVEL: Final = 12.0
 """Weight of the share of the better hit's score that the other lacks."""
+APART: Final = 0.08
+"""Two hits stand apart where the third has so much less than the second, as a share of the best score."""
+ONE_WORD: Final = 3.5
+"""All that speaks for two that stand apart and have but one word in common, which is not all of the question."""
 STATEMENT: Final = 8
 LONG: Final = -6.0
 """Terms of a statement, and weight of the logarithm of how many times longer a text is: pages, and functions of one
@@ -69,7 +74,8 @@ _CHANGE: Final = re.compile(
 )
 _PAST: Final = re.compile(
     r"\b(?:before|previous(?:ly)?|former(?:ly)?|earlier|(?<!how )old|older|original(?:ly)?|used to|at first|back then"
-    r"|first (?:plan\w*|thought|think|idea)|initial(?:ly)?|prior|in the past"
+    r"|first (?:plan\w*|thought|think|idea|announced?|choice|cho[os]en?|picked|meant|going to)"
+    r"|initial(?:ly)?|prior|in the past"
     r"|(?:was|were|did|had|wrote|went)\b.{0,80}\b(?:in|during) (?:the |last )?(?:spring|summer|autumn|fall|winter)"
     r"|(?:wurden?|waren?|hatten?|kam)\b.{0,80}\bim (?:Jan|Feb|März|Apr|Mai|Ju|Aug|Sep|Okt|Nov|Dez|Früh|Som|Her|Wint)\w*"
     r"|vorher|früher|damals|bisher|zuvor|antes|anterior\w*|avant|auparavant|ancien\w*|раньше|прежде|прежн\w+)\b"
@@ -104,6 +110,7 @@ def ordered(
     rarity = Rarity(hits[:RIVALS], q[:_QUESTION])
     best = found[0]
     told = {each.hit.document: each.hit.updated for each in found[:LOOKED_AT]}
+    apart = len(found) < 3 or found[1].score - found[2].score >= APART * best.score
     proofs = {0: math.inf}
     for at, other in enumerate(found[1:LOOKED_AT], 1):
         if best.hit.document == other.hit.document:
@@ -115,7 +122,8 @@ def ordered(
                 told[that] = min(told[that], told[this] - 1)
         # One that has not what the question quotes does not come before one that has.
         if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other):
-            proofs.setdefault(at, _proof(rarity, best, other, newer) + math.log(weight))
+            proof = _proof(rarity, best, other, newer, apart and at == 1)
+            proofs.setdefault(at, proof + math.log(weight))
     matter = [at for at, proof in proofs.items() if proof >= 0]
 
     def when(at: int) -> int:
@@ -152,10 +160,14 @@ def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
     return lambda time: (0 < stop <= time, -time)
 
 
-def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored) -> float:
-    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now."""
-    proof = rarity.likeness(better.hit.text, other.hit.text)
-    proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, apart: bool) -> float:
+    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now. ``apart``: no
+    third hit answers as well."""
+    if apart and rarity.one_word(better.hit.text, other.hit.text):
+        proof = ONE_WORD
+    else:
+        proof = rarity.likeness(better.hit.text, other.hit.text)
+        proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
     proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
     terms = max(len(_terms(each.hit.text)) for each in (better, other))
     proof += LONG * max(math.log(terms / STATEMENT), 0.0)
@@ -176,8 +188,9 @@ class Rarity:
     def __init__(self, hits: Sequence[Scored], q: str) -> None:
         holders = Counter(term for scored in hits for term in _terms(scored.hit.text))
         self._weights = {term: math.log(1 + USUAL / count) for term, count in holders.items()}
-        self._asked = _terms(q) & holders.keys()
-        self._question = self._sum(self._asked) + len(_terms(q) - self._asked) * _UNSEEN or 1.0
+        self._terms = _terms(q)
+        self._asked = self._terms & holders.keys()
+        self._question = self._sum(self._asked) + len(self._terms - self._asked) * _UNSEEN or 1.0
         self._sums: dict[str, float] = {}
 
     def likeness(self, better: str, other: str) -> float:
@@ -190,6 +203,14 @@ class Rarity:
         asked, missed = (self._sum(some & self._asked) / self._question for some in (common, mine - theirs))
         overlap = shared / (one + two - shared)
         return BIAS + SHARED * shared / min(one, two) + OVERLAP * overlap + ASKED * asked + MISSED * missed
+
+    def one_word(self, better: str, other: str) -> bool:
+        """Whether the texts have one word in common, and the question has it and others, of which ``better`` alone has
+        no more than twice as much."""
+        mine, theirs = _terms(better), _terms(other)
+        common = mine & theirs
+        missed = self._sum((mine - theirs) & self._asked)
+        return len(common) == 1 and common < self._terms and missed <= 2 * self._sum(common)
 
     def _whole(self, text: str) -> float:
         if text not in self._sums:

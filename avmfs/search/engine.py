@@ -231,16 +231,21 @@ class Engine:
         found, unjudged = (found, None) if second is None else second.on(found, q)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
         links = index.disputed([scored.hit.document for scored in found]) if self._heeds_links else []
-        hits = linked.placed(current.ordered(found, q, spans, self._weights.current, linked.replaced(links)), links, q)
+        heeded = linked.heeded(links, found, q, spans)
+        hits = linked.placed(self._current(found, q, spans, links), links, heeded)
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
         degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
-        vouched, failed = self._vouched
-        degraded = "; ".join(filter(None, [degraded, unjudged, failed])) or None
-        hits = [*hits, *_first(index, ranking.table, vouched, hits, under, min_relevance)][:limit]
+        degraded = "; ".join(filter(None, [degraded, unjudged, self._vouched[1]])) or None
+        hits = [*hits, *_first(index, ranking.table, self._vouched[0], hits, under, min_relevance)][:limit]
         if not one_per_document:
             hits += _rest(index, ranking.table, hits, under)
-        return Answer(q, tuple(hits), degraded, seq, tuple(links))
+        return Answer(q, tuple(hits), degraded, seq, tuple(heeded))
+
+    def _current(
+        self, found: Sequence[Scored], q: str, spans: Sequence[current.Span], links: Sequence[Dispute]
+    ) -> list[Scored]:
+        return current.ordered(found, q, spans, self._weights.current, linked.replaced(links))
 
     def ranking(
         self, index: SearchIndex, q: str, mode: Mode = "hybrid", now: int | None = None, tz: tzinfo = UTC

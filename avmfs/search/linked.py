@@ -32,14 +32,22 @@ def replaced(links: Sequence[Dispute]) -> Mapping[int, frozenset[int]]:
     return found
 
 
-def placed(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Scored]:
-    """``hits`` with what supersedes another before it, unless ``q`` asks for the past; the sides of a dispute behind
+def heeded(links: Sequence[Dispute], hits: Sequence[Scored], q: str, spans: Sequence[current.Span]) -> list[Dispute]:
+    """Those that the order of ``hits`` goes by: nothing supersedes another where ``q`` asks for the past, or for days
+    (``spans``) that had ended when it was written."""
+    past, stop = current.asks_for_past(q), max((last for _, last in spans), default=0)
+    late = {each.hit.document for each in hits if past or 0 < stop <= each.hit.updated}
+    return [link for link in links if link.type != SUPERSEDES or link.source not in late]
+
+
+def placed(hits: Sequence[Scored], links: Sequence[Dispute], heeded: Sequence[Dispute]) -> list[Scored]:
+    """``hits`` with what supersedes another before it, by the links that are ``heeded``; the sides of a dispute behind
     each other; and each with what is to be said of it."""
     if not links:
         return list(hits)
-    found = [current.moved(one, place) for one, place in zip(in_order(hits, links, q), hits, strict=True)]
+    found = [current.moved(one, place) for one, place in zip(in_order(hits, heeded), hits, strict=True)]
     over: dict[int, set[int]] = {}  # what stays before each
-    for link in () if current.asks_for_past(q) else links:
+    for link in heeded:
         if link.type == SUPERSEDES:
             over.setdefault(link.target, set()).add(link.source)
     for link in links:
@@ -63,13 +71,10 @@ def placed(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Sco
     return found
 
 
-def in_order(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Scored]:
+def in_order(hits: Sequence[Scored], links: Sequence[Dispute]) -> list[Scored]:
     """``hits``, of which those that supersede each other, by one link or several, change places: each behind the best
-    passage of all that supersede it, else as they were. Unless ``q`` asks for the past. A circle says nothing of what
-    holds."""
+    passage of all that supersede it, else as they were. A circle says nothing of what holds."""
     found = list(hits)
-    if not links or current.asks_for_past(q):
-        return found
     places: dict[int, list[int]] = {}
     for at, each in enumerate(hits):
         places.setdefault(each.hit.document, []).append(at)

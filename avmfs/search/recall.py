@@ -111,7 +111,7 @@ def recall(
         timed=(asked := signals.asked(q, now, tz)).when or bool(asked.days),
     )
     # Neither age nor importance makes hold what another note supersedes.
-    ordered = linked.in_order(order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days), answer.links, q)
+    ordered = linked.in_order(order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days), answer.links)
     packed = pack.pack(ordered, frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)
 

@@ -388,15 +388,19 @@ class Tree:
                     handle.release()
 
     def drop_set_ids(self, node: int, caller: Caller) -> None:
-        """Who may not keep them (CAP_FSETID) has changed a file's bytes or owner: the set-user-id and set-group-id bits
-        go, the latter not where it marks no program and the caller is in the group."""
+        """Who may not keep them (CAP_FSETID) has changed a file's bytes: the bits go."""
+        if (mode := self.without_set_ids(node, caller)) is not None:
+            self.memory.submit("set_attributes", node=node, mode=mode)
+
+    def without_set_ids(self, node: int, caller: Caller) -> int | None:
+        """A file's mode without the set-user-id and set-group-id bits, the latter kept where it marks no program and
+        the caller is in the group. None where it has none."""
         found = self.peek(node)
         gone = found.mode & (stat.S_ISUID | stat.S_ISGID)
         group = self.owner.gid if found.gid is None else found.gid
         if not found.mode & stat.S_IXGRP and (caller.uid == 0 or caller.gid == group):
             gone &= ~stat.S_ISGID
-        if gone and found.kind is Kind.FILE:
-            self.memory.submit("set_attributes", node=node, mode=found.mode & ~gone)
+        return found.mode & ~gone if gone and found.kind is Kind.FILE else None
 
     def allocate(self, handle: Handle, mode: int, offset: int, length: int) -> None:
         """fallocate(2); see FileHandle.allocate."""

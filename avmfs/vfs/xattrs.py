@@ -81,9 +81,10 @@ def put(memory: Memory, found: Address, name: bytes, value: bytes) -> None:
     view.write(Context(memory, found.node, path), text)
 
 
-def remove(memory: Memory, found: Address, name: bytes) -> None:
-    """Raises NoAttribute, and what put() does."""
-    get(memory, found, name)
+def remove(memory: Memory, found: Address, name: bytes, *, again: bool = False) -> None:
+    """Raises NoAttribute, but where it is removed ``again``, and what put() does."""
+    if not again:
+        get(memory, found, name)
     if name == PREFIX + b"importance":
         raise NotSupported("importance can be set, not removed")
     put(memory, found, name, b"")

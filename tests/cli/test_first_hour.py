@@ -44,6 +44,8 @@ class Mistake:
 
 MISTAKES = {
     "nobody asks": Mistake("avm ls", 2, "--agent NAME", "avm --agent alice ls"),
+    "the daemon's command": Mistake("avm -a alice status", 2, "Did you mean avm-daemon status?"),
+    "another memory's word": Mistake("avm -a alice list", 2, "Did you mean ls?", "avm -a alice ls"),
     "a command misspelt": Mistake("avm -a alice recal x", 2, "Did you mean recall", "avm -a alice recall x"),
     "an option of another": Mistake("avm -a alice ls --budget 3", 2, "No such option", "avm ls --help"),
     "a bad agent": Mistake("avm -a 'A B' ls", 2, "a-z 0-9", "avm -a a-b ls"),

@@ -69,6 +69,25 @@ def test_a_repeated_submission_gets_its_first_answer(writer: WriterProcess) -> N
         create(second, "a")
 
 
+def test_what_need_not_be_done_again_leaves_its_answer_to_nobody_else(writer: WriterProcess) -> None:
+    """Work may begin with something that it no longer finds to do, and may need more than before."""
+    memory = handover.make()
+    first = process(writer, memory)
+    begin(first, REQUEST, 42)
+    node = create(first, "a")
+    first.submit(ALICE, "set_attributes", {"node": node, "mode": 0o600})
+    second = process(writer, memory)
+    begin(second, REQUEST, 42)
+    second.submit(ALICE, "set_attributes", {"node": node, "mode": 0o600})
+    made = create(second, "a"), create(second, "b")
+    third = process(writer, memory)
+    with third.once(REQUEST, 42):
+        assert (create(third, "a"), create(third, "b")) == made
+        with pytest.raises(Exists):
+            create(third, "b")
+    assert made[0] == node
+
+
 def test_what_was_noted_and_never_sent_is_applied(writer: WriterProcess) -> None:
     memory = handover.make()
     first = process(writer, memory)

@@ -57,7 +57,8 @@ def test_a_writer_that_is_killed_leaves_each_step_whole_and_all_of_it_comes_back
         done: list[Any] = []
         asked = threading.Thread(target=lambda: done.append(door.call("consolidate", agreed=agreed)))
         asked.start()
-        with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as other:
+        # Another agent: who has two long requests answered is told to ask later.
+        with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "bob")) as other:
             wait(lambda: len(state(other)) < 2 * PAIRS)
             os.kill(writer, signal.SIGKILL)
         asked.join()

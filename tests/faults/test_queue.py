@@ -77,7 +77,7 @@ def test_each_item_of_a_queue_is_taken_once_though_mounts_and_the_writer_are_kil
 
 @pytest.mark.logs(KILLED)
 def test_the_last_item_that_a_killed_mount_had_claimed_is_given_to_who_asked_for_it(daemon: Daemon) -> None:
-    """Killed with the claim committed and the reader not answered: the request is sent again and finds nothing free."""
+    """Killed with the claim committed and the reader not answered: the request, sent again, finds nothing free."""
     daemon.mounts("alice", "bob")
     daemon.start()
     shared = {name: daemon.at(name) / "memory/shared" for name in ("alice", "bob")}

@@ -78,6 +78,20 @@ def test_notes_of_other_matters_stay_where_they_are(newer: str, q: str) -> None:
     assert order(hits(PORT[0], (newer, "2026-09-01")), q) == [0, 1, 2, 3, 4]
 
 
+def test_of_two_statements_that_share_a_word_the_newer_is_first_where_nothing_else_answers_as_well() -> None:
+    pair = (("Zoe works from Oslo.", "2026-03-02"), ("Zoe relocated to Bergen in spring.", "2026-09-01"))
+    asked = "where does Zoe work from"
+    found = ordered(hits(*pair), asked, (), 1.0)
+    assert [each.hit.passage for each in found] == [1, 0, 2, 3, 4]
+    assert not found[0].replaces  # nor is it surely so
+    assert order(hits(*pair), asked + " before")[:2] == [0, 1]
+    assert order(hits(*pair), "Zoe") == [0, 1, 2, 3, 4]
+    third = replace(hits(*pair)[2], score=0.85)
+    assert order([*hits(*pair)[:2], third], asked) == [0, 1, 2]
+    best, other, *_ = hits(*pair)
+    assert order([best, replace(other, score=0.6)], asked) == [0, 1]
+
+
 def test_of_three_the_newest_is_first_and_the_past_begins_with_the_oldest() -> None:
     fees = [
         (f"The course fee is {fee} per person now.", f"2026-0{month}-01")

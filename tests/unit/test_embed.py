@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -324,6 +325,28 @@ def test_a_model_made_into_onnx_gives_the_librarys_vectors(minilm: LocalEmbeddin
     assert np.abs(minilm.embed_batch(MIXED).vectors - expected).max() < 1e-5
     for text, vector in zip(MIXED, expected, strict=True):
         assert np.abs(minilm.embed_batch([text], urgent=True).vectors[0] - vector).max() < 1e-5
+
+
+@pytest.mark.parametrize(("device", "slices"), [("cpu", [16, 16, 8]), ("cuda", [40])])
+def test_a_gpu_is_given_larger_slices(device: str, slices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def encode(texts: list[str], batch_size: int, **_: object) -> np.ndarray:
+        given.append(len(texts))
+        assert batch_size >= len(texts), "in one go"
+        return np.ones((len(texts), 3), np.float32)
+
+    model = SimpleNamespace(
+        device=SimpleNamespace(type=device),
+        max_seq_length=256,
+        tokenizer=None,
+        encode=encode,
+        get_embedding_dimension=lambda: 3,
+    )
+    engine = TransformerEmbedding(device=device, allow_download=False)
+    monkeypatch.setattr(engine, "_loaded", lambda: model)
+    assert engine.embed_batch([f"text {number}" for number in range(40)]).vectors.all()
+    assert given == slices
 
 
 @pytest.mark.model

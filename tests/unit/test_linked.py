@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from avmfs.errors import Exists, IsDirectory, NotFound
 from avmfs.node import Dispute, Hit
 from avmfs.rpc import methods
 from avmfs.search.engine import Scored
-from avmfs.search.linked import CONTRADICTS, SUPERSEDES, placed
+from avmfs.search.linked import CONTRADICTS, SUPERSEDES, heeded, placed
 from avmfs.search.recall import STRATEGIES
 from tests.unit.views_fixtures import World, opened
 
@@ -148,19 +150,45 @@ def test_of_a_chain_each_stands_behind_what_supersedes_it(
     found: list[int], pairs: list[tuple[int, int]], expected: list[int]
 ) -> None:
     for links in ([link(*pair) for pair in pairs], [link(*pair) for pair in reversed(pairs)]):
-        given = placed(hits(*found), links, "ports")
+        given = placed(hits(*found), links, links)
         assert [each.hit.document for each in given] == expected
         assert [each.score for each in given] == [each.score for each in hits(*found)]
-        assert [each.hit.document for each in placed(hits(*found), links, "ports before")] == found
+        assert [each.hit.document for each in placed(hits(*found), links, [])] == found
+
+
+def test_nothing_supersedes_for_the_past_nor_for_days_that_had_ended_when_it_was_written() -> None:
+    found = [replace(each, hit=replace(each.hit, updated=each.hit.document * 10)) for each in hits(1, 2, 3)]
+    links = [link(2, 1), link(3, 1), link(3, 2, CONTRADICTS)]
+    for q, spans, left in (
+        ("ports", (), links),
+        ("ports before", (), links[2:]),
+        ("ports in May", [(10, 15), (15, 20)], links[2:]),
+        ("ports in June", [(10, 25)], [links[0], links[2]]),
+        ("ports this year", [(0, 31)], links),
+    ):
+        assert heeded(links, found, q, spans) == left
+
+
+def test_a_question_about_a_month_gets_what_was_true_then_whatever_supersedes_it(world: World) -> None:
+    bob = world.agent("bob")
+    bob.echo("old.md supersedes\n", "/memory/shared/new.md:links")
+    world.clock.pass_(90 * 1440)
+    bob.put("/memory/shared/new.md", f"{NEW}\n\n")
+    day = datetime.fromtimestamp(world.clock() / 10**9, UTC) - timedelta(days=60)
+    q = f"ingress proxy of atlas HAProxy in {day:%B %Y}"
+    assert order(world, ask=f"/memory/:search?q={q}") == ["old.md", "new.md"]
+    said = bob.cat(f"/memory/:recall?q={q}")
+    assert said.index(OLD) < said.index(NEW) and "superseded by" in said
 
 
 def test_the_sides_of_a_dispute_join_behind_what_supersedes_and_keep_their_relevance() -> None:
     disputed = link(1, 3, CONTRADICTS)
-    given = placed(hits(1, 2, 3), [disputed], "ports")
+    given = placed(hits(1, 2, 3), [disputed], [disputed])
     assert [each.hit.document for each in given] == [1, 3, 2]
     assert [round(each.relevance, 1) for each in given] == [0.9, 0.7, 0.8]
     assert given[0].score == given[1].score > given[2].score
-    given = placed(hits(1, 2, 4, 3), [disputed, link(2, 3)], "ports")
+    both = [disputed, link(2, 3)]
+    given = placed(hits(1, 2, 4, 3), both, both)
     assert [each.hit.document for each in given] == [1, 2, 3, 4]
 
 

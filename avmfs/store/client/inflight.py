@@ -2,8 +2,9 @@
 
 Owns the table of lanes to the writer in a mount's kept memory. The writer answers a number of a client that it has
 answered before with the recorded reply; so whoever takes a killed process' work up again only has to use the same
-client and number for the same submission. A row says for whom a lane is in use: before the request is sent, until the
-work it belongs to is done. Called by ``client`` alone.
+client and number for the same submission: the next one of the same command, since what the process before had to do
+first may be done. A row says for whom a lane is in use: before the request is sent, until the work it belongs to is
+done. Called by ``client`` alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import secrets
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -19,8 +21,10 @@ from avmfs.handover import Rows
 from avmfs.store import commands
 
 REQUEST, COMMIT = 1, 2  # kinds of work: a request of the kernel, by its number; a file's uncommitted edits, by its node
-_IDLE, _BUSY = 1, 2  # a row's state; then: client (2 words), number, kind of work, its key, which submission of it
+# A row's state; then: client (2 words), number, kind of work, its key, which submission of it, the command's sum
+_IDLE, _BUSY = 1, 2
 _NUMBER = 3
+_COMMAND = 2  # its place in a request
 
 
 class Lane(Protocol):
@@ -29,12 +33,13 @@ class Lane(Protocol):
 
 
 class _Kept:
-    """One lane, its row and the last number that was used."""
+    """One lane, its row and the last number that was used; of work that was left, which submission that was, and of
+    what command (0: an earlier version has not noted it)."""
 
-    __slots__ = ("lane", "number", "row")
+    __slots__ = ("command", "count", "lane", "number", "row")
 
-    def __init__(self, lane: Lane, row: int, number: int) -> None:
-        self.lane, self.row, self.number = lane, row, number
+    def __init__(self, lane: Lane, row: int, number: int, count: int = 0, command: int = 0) -> None:
+        self.lane, self.row, self.number, self.count, self.command = lane, row, number, count, command
 
 
 class _Work:
@@ -74,15 +79,15 @@ class InFlight:
         self.current = _Current()
         self.once: Callable[[int, int], _Work] = functools.partial(_Work, self)
         """``once(kind, key)``: the block is the work that its submissions belong to."""
-        counted: list[tuple[int, int, int, _Kept]] = []
-        for row, (state, high, low, number, kind, key, count, _) in rows.used():
-            kept = _Kept(make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number), row, number)
+        for row, (state, high, low, number, kind, key, count, command) in rows.used():
+            lane = make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number)
+            kept = _Kept(lane, row, number, count, command)
             if state == _BUSY:
-                counted.append((kind, key, count, kept))
+                self._left.setdefault((kind, key), []).append(kept)
             else:
                 self._idle.append(kept)
-        for kind, key, _, kept in sorted(counted, key=lambda found: found[:3]):
-            self._left.setdefault((kind, key), []).append(kept)
+        for left in self._left.values():
+            left.sort(key=lambda kept: kept.count)
 
     def counts(self, command: str) -> bool:
         """Return whether this thread is inside `once`, and the command has to be applied once."""
@@ -101,7 +106,7 @@ class InFlight:
         return (kind, key) in self._left
 
     def repeats(self) -> bool:
-        """Return whether this thread's next submission is one that the process before may have had applied."""
+        """Return whether the process before may have had applied what this thread submits next."""
         work = self.current.work
         return work is not None and bool(self._left.get((work.kind, work.key)))
 
@@ -114,16 +119,18 @@ class InFlight:
     def call(self, request: list[Any]) -> Any:
         work = self.current.work
         assert work is not None, "inside `once`"
-        left = self._left.get((work.kind, work.key)) if self._left else None
-        if left:
-            kept = left.pop(0)  # sent before, perhaps
+        command = zlib.crc32(request[_COMMAND].encode())
+        left = self._left.get((work.kind, work.key), []) if self._left else []
+        if (sent := next((kept for kept in left if kept.command in (command, 0)), None)) is not None:
+            left.remove(kept := sent)  # sent before, perhaps
+            work.count = max(work.count, kept.count)
         else:
             try:
                 kept = self._idle.pop()
             except IndexError:
                 kept = self._new()
             kept.number += 1
-            self._rows.rewrite(kept.row, _NUMBER, (kept.number, work.kind, work.key, work.count), _BUSY)
+            self._rows.rewrite(kept.row, _NUMBER, (kept.number, work.kind, work.key, work.count, command), _BUSY)
         work.count += 1
         work.used.append(kept)
         return kept.lane.call(request, kept.number)
