@@ -31,7 +31,7 @@ AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 Act = Callable[[], Any]
-Case = tuple[Act, Callable[[], Any], Any, Any]
+Case = tuple[Act, Any, Callable[[], Any], Any]
 """What alice does, what it returns or its errno; what is to be seen afterwards, and what that is."""
 _CASES: dict[str, Callable[[Path, Path], Case]] = {}
 
