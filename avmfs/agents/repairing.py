@@ -24,7 +24,7 @@ from avmfs.agents.auditing import Chainer
 from avmfs.errors import Invalid, NoSpace, StoreFailed
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.files.io import sync_directory
-from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine, rebuild, salvage
 from avmfs.store.rows.hash_chain import Anchor
@@ -98,7 +98,7 @@ def repair(path: Path, settings: Settings, *, dry: bool = False) -> Iterator[Rep
     the block lasts. Raises Busy while a daemon runs, NoSpace, Invalid for what is another program's, or of an
     avmfs that this one does not read, and, when ``dry``, StoreFailed for one that waits for the end of a repair."""
     lock = StoreLock(path)
-    held = lock.acquire(LOCK_S)
+    held = lock.acquire(LOCK_S, COMMAND_S)
     try:
         if dry:
             loss_check.finished(path)

@@ -125,7 +125,7 @@ def under_of(memory: Memory, under: str) -> tuple[bytes, ...]:
 
 
 def _hits(answer: Answer) -> Any:
-    terms = segment.query_terms(answer.query)
+    terms = tuple(segment.query_terms(answer.query))
     return [
         {
             "path": paths.text(scored.hit.path),

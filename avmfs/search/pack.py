@@ -175,7 +175,7 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
 def format_search(answer: Answer) -> str:
     """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
     lines = notice(answer.degraded).splitlines()
-    terms = segment.query_terms(answer.query)
+    terms = tuple(segment.query_terms(answer.query))
     for scored in answer.hits:
         live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
         of = live if _route(scored.hit) == "live" else ""

@@ -13,6 +13,7 @@ import time
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Literal
 
 from avmfs_config import Mount
@@ -24,7 +25,8 @@ from avmfs_daemon.mountpoint import Mountpoint
 
 State = Literal["starting", "ready", "restarting", "failed"]
 
-READY_S = 15.0
+READY_S, READY_MOST_S = 15.0, 180.0  # to get ready: as long again while it is seen to be at it; in all
+_AT_IT = 0.01  # of that time, running or waiting for a processor
 SHORT_LIFE_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 FAILED_AFTER = 3  # attempts in a row that never got ready
@@ -43,7 +45,9 @@ class ChildProcess:
         self.stream = FramedStream(os.dup(control.fileno()))
         control.close()
         self.ready_at: float | None = None
-        self.kill_at = time.monotonic() + READY_S
+        self._begun = time.monotonic()
+        self._ran = 0.0
+        self.kill_at = self._begun + READY_S
         self.told_to_stop = False
         self.error = ""
         self.heard = (0, 0)  # in this second, that many messages
@@ -51,6 +55,15 @@ class ChildProcess:
         self._pidfd: int | None = None
         with contextlib.suppress(AttributeError, OSError):
             self._pidfd = os.pidfd_open(self.pid)
+
+    def goes_on(self, now: float) -> bool:
+        """It is not ready in time. Return whether that is for want of a processor, or much to do: then it has as long
+        again. What waits for something that does not come has hardly run since the last look."""
+        before, self._ran = self._ran, _ran_s(self.pid)
+        if self._ran - before < READY_S * _AT_IT or now >= self._begun + READY_MOST_S:
+            return False
+        self.kill_at = now + READY_S
+        return True
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -171,3 +184,11 @@ class Child:
         if self.mount.link is not None:
             status |= {"link": os.fspath(self.mount.link), "link_problem": self.about.get("link", "")}
         return status | ({"error": self.error} if self.error else {})
+
+
+def _ran_s(pid: int) -> float:
+    """Seconds that its first thread has run or waited for a processor; 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError):
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+        return (int(ran) + int(waited)) / 1e9
+    return 0.0

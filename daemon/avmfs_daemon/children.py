@@ -154,11 +154,15 @@ class Children:
         now = time.monotonic()
         for child in list(self.all):
             for process in child.processes:
-                if process.kill_at <= now:
-                    process.kill_at = now + STOP_S
-                    if not process.told_to_stop and process.ready_at is None:
-                        process.error = process.error or "did not get ready in time"
-                    process.kill()
+                if process.kill_at > now:
+                    continue
+                starting = not process.told_to_stop and process.ready_at is None and process.stream.descriptor >= 0
+                if starting and process.goes_on(now):
+                    continue
+                process.kill_at = now + STOP_S
+                if not process.told_to_stop and process.ready_at is None:
+                    process.error = process.error or "did not get ready in time"
+                process.kill()
             if child.wanted and child.current is None and child.retry_at is not None and child.retry_at <= now:
                 self._launch(child)
 

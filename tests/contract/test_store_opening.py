@@ -8,6 +8,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed, TooBig
+from avmfs.store.files import store_lock
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database, tables
@@ -139,6 +141,26 @@ def test_direct_mode_refuses_while_a_daemon_runs(tmp_path: Path) -> None:
         lock.release(held, clean=True)
     assert store.submit(ALICE, "enroll") == {"new": True}
     store.close()
+
+
+def test_another_command_is_waited_for_longer_than_a_daemon_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store_lock, "TOLD_S", 0.1)
+    lock, other = StoreLock(tmp_path / "avm.db"), StoreLock(tmp_path / "avm.db")
+    held = other.acquire(0)
+    through = threading.Timer(0.5, lambda: other.release(held, clean=True))
+    through.start()
+    descriptor = lock.acquire(0.0, 60.0)
+    through.join()
+    assert [each.getMessage() for each in caplog.records] == [f"{lock.path}: waiting for another command"]
+    for limits in ((0.0, 0.0), (0.0, 0.2), (0.2, 0.0)):
+        with pytest.raises(Busy, match="in use by another command"):
+            other.acquire(*limits)
+    lock.note(descriptor, {"pid": os.getpid(), "socket": "/run/x"})
+    with pytest.raises(Busy, match="the daemon with pid"):
+        other.acquire(0.0, 3600.0)
+    lock.release(descriptor, clean=True)
 
 
 def test_two_direct_processes_take_turns(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import struct
 import time
 
+from avmfs_daemon import child
 from avmfs_daemon.child_spec import ChildSpec
 from avmfs_daemon.cli_context import paths_and_environ
 from avmfs_daemon.entrypoints import Entries, run_mount
@@ -20,6 +21,12 @@ def mount(spec: ChildSpec) -> None:
     match spec.agent:
         case "eve-dies":
             os._exit(3)
+        case "eve-hangs":
+            time.sleep(1000)
+        case "eve-labours":
+            while time.process_time() < 4:
+                pass
+            run_mount(spec)
         case "eve-explains":
             control.send_bytes(wire.pack({"error": "out of luck"}))
             os._exit(1)
@@ -43,6 +50,7 @@ def mount(spec: ChildSpec) -> None:
 if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
+    child.READY_S = float(os.environ.get("READY_S", child.READY_S))
     # The module by its name: children import it anew.
     from tests.faults.hostile import mount as entry
 

@@ -18,12 +18,11 @@ pytestmark = pytest.mark.mount
 
 
 @contextmanager
-def running(daemon: Daemon) -> Iterator[None]:
+def running(daemon: Daemon, **more: str) -> Iterator[None]:
+    command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | more
     with (
         open(daemon.root / "log", "w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.hostile"], env=daemon.environ, stdout=log, stderr=log
-        ) as process,
+        subprocess.Popen(command, env=environ, stdout=log, stderr=log) as process,
         ExitStack() as stack,
     ):
         daemon.pids.add(process.pid)
@@ -46,6 +45,15 @@ def test_a_hostile_child_does_not_hold_up_the_loop(daemon: Daemon, eve: str) -> 
         os.kill(victim, signal.SIGKILL)
         wait(lambda: daemon.mount("alice")["pid"] not in (victim, None))
     wait(daemon.gone, SOON_S)
+
+
+def test_a_child_that_is_at_work_has_the_time_that_it_needs_and_one_that_hangs_has_not(daemon: Daemon) -> None:
+    daemon.mounts("alice", "eve-hangs", "eve-labours")
+    with running(daemon, READY_S="2"):
+        wait(lambda: daemon.mount("eve-labours")["state"] == "ready")
+        assert daemon.mount("eve-labours")["restarts"] == 0
+        wait(lambda: daemon.mount("eve-hangs")["state"] == "failed")
+        assert daemon.mount("eve-hangs")["error"] == "did not get ready in time"
 
 
 def test_a_child_that_cannot_start_is_failed_with_its_reason_and_tried_ever_more_slowly(daemon: Daemon) -> None:

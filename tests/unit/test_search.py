@@ -538,10 +538,10 @@ def test_format_of_search() -> None:
 
 def test_summary_is_the_line_that_matches() -> None:
     text = "---\n# Title of it\n\n- first thing\n- the zebra crossed\n"
-    assert summary(text, segment.query_terms("zebras")) == "the zebra crossed"
-    assert summary(text, ["nothing"]) == "Title of it"
-    assert summary("---\n***\n", ["x"]) == ""
-    long = summary("padding words " * 60 + "the needle is here " + "more words " * 60, ["needl"])
+    assert summary(text, tuple(segment.query_terms("zebras"))) == "the zebra crossed"
+    assert summary(text, ("nothing",)) == "Title of it"
+    assert summary("---\n***\n", ("x",)) == ""
+    long = summary("padding words " * 60 + "the needle is here " + "more words " * 60, ("needl",))
     assert "needle" in long
     assert len(long) <= SUMMARY
     assert long.startswith("… ")

@@ -15,7 +15,7 @@ import apsw
 
 from avmfs.errors import NotFound
 from avmfs.store.files import loss_check, wal_frames
-from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.repair import examine
 from avmfs.store.schema import database
 
@@ -31,7 +31,7 @@ def take(path: Path, to: Path) -> None:
     os.close(os.open(to, os.O_CREAT | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if lock.holder() is not None:
         return _live(path, to)
-    held = lock.acquire(LOCK_S)
+    held = lock.acquire(LOCK_S, COMMAND_S)
     try:
         left = wal_frames.look(wal_frames.beside(path))
         with examine.frozen(path, left) as at:

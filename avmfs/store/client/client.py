@@ -29,7 +29,7 @@ from avmfs.store.client.inflight import InFlight
 from avmfs.store.client.watch import SharedWatch, Watch
 from avmfs.store.files import loss_check
 from avmfs.store.files.displaced import OpenStoreFiles, described, index_of_log, log_of
-from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.files.sync_note import SyncNote
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.identity import OPERATOR
@@ -370,7 +370,7 @@ class DirectWriter(Submitter):
     def _locked(self) -> Iterator[None]:
         """The store's lock, given back as clean if the block ends so, and began so or ``_recover`` has made it so:
         SQLite syncs each commit."""
-        descriptor, clean = self._lock.acquire(self._wait), False
+        descriptor, clean = self._lock.acquire(self._wait, COMMAND_S), False
         self._trusted = not self._lock.unclean
         try:
             yield

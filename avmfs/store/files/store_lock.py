@@ -11,9 +11,12 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from avmfs.errors import Busy
+
+COMMAND_S: Final = 60.0  # for another command to be through: on a busy machine one takes seconds, and many wait
+TOLD_S: Final = 2.0  # without a word of it
 
 
 class StoreLock:
@@ -30,10 +33,11 @@ class StoreLock:
         self.path = database_path.with_name(database_path.name + ".lock")
         self.unclean = False  # did the holder before not say so? Known to who holds it now
 
-    def acquire(self, wait_s: float) -> int:
-        """The descriptor that holds the lock. Raises Busy naming the holder."""
+    def acquire(self, wait_s: float, command_s: float = 0.0) -> int:
+        """The descriptor that holds the lock. Raises Busy naming the holder: after ``wait_s``, or when a command has it
+        after ``command_s`` where that is more."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        deadline = time.monotonic() + wait_s
+        began, told = time.monotonic(), command_s <= TOLD_S
         while True:
             missing = not self.path.exists()  # removed, perhaps: nothing is known of the last holder
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -44,10 +48,15 @@ class StoreLock:
                 os.close(descriptor)  # the file was removed meanwhile, and excludes nobody
             except BlockingIOError:
                 os.close(descriptor)
-                if time.monotonic() >= deadline:
+                waited = time.monotonic() - began
+                if waited >= wait_s or (waited >= TOLD_S and not told):
                     holder = self.holder()
-                    who = f"the daemon with pid {holder['pid']}" if holder else "another command"
-                    raise Busy(f"in use by {who}", os.fspath(self.path)) from None
+                    if waited >= (wait_s if holder else max(wait_s, command_s)):
+                        who = f"the daemon with pid {holder['pid']}" if holder else "another command"
+                        raise Busy(f"in use by {who}", os.fspath(self.path)) from None
+                    if not holder and not told:
+                        told = True
+                        _say(f"{self.path}: waiting for another command")
                 time.sleep(0.005)
         self.unclean = missing or bool(os.pread(descriptor, 1, 0).strip())
         if os.fstat(descriptor).st_size > 1:
@@ -100,3 +109,9 @@ class StoreLock:
                 return None
         except (FileNotFoundError, ValueError):
             return None
+
+
+def _say(text: str) -> None:
+    import logging  # which a command that asks a daemon can do without
+
+    logging.getLogger(__name__).warning("%s", text)
