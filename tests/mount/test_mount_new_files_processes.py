@@ -178,7 +178,7 @@ def test_whoever_makes_files_notices_no_kill(world: World, place: Place) -> None
         try:
             for _ in range(12):
                 before = len(made)
-                until(lambda before=before: len(made) > before)  # type: ignore[misc]
+                until(lambda before=before: len(made) > before)
                 time.sleep(0.02)
                 _kill_mount(world, "alice")
         finally:
