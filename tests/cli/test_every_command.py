@@ -151,7 +151,9 @@ ROWS: dict[str, list[Good | Bad]] = {
     "recall": [
         Good("recall alpha", "", "degraded items seq text tokens"),
         Good("recall -", "", data=b"alpha"),
+        Good("recall alpha --format jsonl", '"tokens"'),
         Bad("recall x -t 0", 2, "max_tokens"),
+        Bad("recall x --format html", 2, "--format"),
         Bad("recall x --strategy none", 2, "strategy"),
     ],
     "remember": [
