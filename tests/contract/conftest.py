@@ -29,7 +29,7 @@ def build(tmp_path: Path, mode: Mode, request: pytest.FixtureRequest) -> Iterato
 
     def make(rules: list[Rule] | None = None, default: str = "rw") -> World:
         log = request.getfixturevalue("postgres").database(secrets.token_hex(8)) if TWO_HOSTS else ""
-        made.append(World(tmp_path, mode, rules, default, log))
+        made.append(World(tmp_path, "attached" if TWO_HOSTS else mode, rules, default, log))  # no other way is there
         return made[-1]
 
     yield make

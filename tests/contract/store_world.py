@@ -188,7 +188,7 @@ class World:
         if self.writer is not None:
             self.writer.close()
         if self.log and audit:
-            assert self._followed() == []
+            assert (wrong := self._followed()) == [], wrong
         self.clock.close()
         if audit:
             assert faults(self.path, self.policy) == []
