@@ -101,6 +101,18 @@ def test_today_of_another_day_is_another_day() -> None:
     assert len(redundant([Note(said, 1), Note(said, 1)])) == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "of_its_day"),
+    [
+        ("The export just failed because of the full disk.", True),
+        ("We have just got a new disk for the export.", True),
+        ("The export is just a copy of the ledger.", False),
+    ],
+)
+def test_just_is_of_its_day_where_something_has_just_happened(said: str, of_its_day: bool) -> None:
+    assert len(redundant([Note(said, 1), Note(said, 2)])) == (not of_its_day)
+
+
 def test_the_order_of_what_is_to_be_done_is_kept() -> None:
     steps = "Stop the ingest workers first.\nThen drain the queue.\nThen restart the ledger service.\n"
     lines = steps.splitlines(keepends=True)
