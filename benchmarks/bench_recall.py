@@ -9,9 +9,11 @@ what recall takes beyond it is packing. The program also takes what it takes to 
 is this process's, on average: on a busy machine it tells more than the clock. The second table has the memory of the
 daemon's processes after all these questions.
 
-The notes are paragraphs of the docstrings of installed packages, repeated with a number beyond 10,000. To embed 10,000
-of them takes minutes: their vectors are planted, a static table's in the model's name and dimension. It costs the same
-to search among them, but what is found means nothing: how good recall is, `recall_quality` measures.
+The notes are paragraphs of the docstrings of installed packages; of more than 10,000 each is the first half of one and
+the second of another. To embed 10,000 of them takes minutes: their vectors are planted, a static table's in the model's
+name and dimension. It costs the same to search among them, but what is found means nothing: how good recall is,
+`recall_quality` measures. To write 100,000 takes minutes too: `--stores FOLDER` keeps the stores, and takes those that
+are there.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
@@ -129,7 +132,8 @@ def measure(run: Run) -> Findings:
     failures: dict[str, str] = {}
     found: dict[tuple[int, str], list[Rounds]] = {}
     held: dict[tuple[int, str], Held] = {}
-    with scratch_directory(run.local) as folder:
+    with scratch_directory(run.local) as scratch:
+        folder = chosen.stores or scratch
         for size in sizes:
             with breaking_off(f"{size:,} notes", failures), named_errors():
                 _write(folder / f"{size}.db", notes, size)
@@ -155,32 +159,39 @@ def _question(text: str) -> str:
 
 
 def _write(database: Path, notes: Sequence[str], count: int) -> None:
-    """A store of `count` notes whose words are indexed; no vectors yet."""
+    """A store of `count` notes whose words are indexed, unless it is there; no vectors yet."""
+    if database.exists():
+        return
     store = open_direct(database, Policy(), IndexRules())
     try:
         store.submit(BENCH, "enroll")
-        for number in range(count):
-            again = f" ({number})" if number >= len(notes) else ""
-            data = (notes[number % len(notes)] + again).encode()
-            store.submit(BENCH, "write_path", path=[b"memory", b"%d.md" % number], data=data)
+        for number, note in enumerate(notes[:count] if count <= len(notes) else _spliced(notes, count)):
+            store.submit(BENCH, "write_path", path=[b"memory", b"%d.md" % number], data=note.encode())
         while store.queue_lengths()[0]:
             store.submit(OPERATOR, "drain_lexical", limit=64)
     finally:
         store.close()
 
 
+def _spliced(notes: Sequence[str], count: int) -> Iterator[str]:
+    words, random = [note.split() for note in notes], np.random.default_rng(0)
+    for number in range(count):
+        one, other = (words[at] for at in random.integers(0, len(words), 2))
+        yield " ".join(one[: len(one) // 2] + other[len(other) // 2 :]) + f" {number}."
+
+
 def _plant(source: Path, database: Path, model: str, dimension: int) -> None:
-    """A copy of the store, with vectors in this model's name."""
+    """Vectors in this model's name, and a copy of the store."""
+    store = open_direct(source, Policy(), IndexRules())
+    try:
+        embed_pending(store, Planted(model, dimension), model)
+    finally:
+        store.close()
     db = apsw.Connection(os.fspath(source))
     try:
         db.execute("vacuum into ?", (os.fspath(database),))
     finally:
         db.close()
-    store = open_direct(database, Policy(), IndexRules())
-    try:
-        embed_pending(store, Planted(model, dimension), model)
-    finally:
-        store.close()
 
 
 # ---- asking ----
@@ -218,14 +229,21 @@ def _in_process(folder: Path, settings: Mapping[str, object], cache: Path, quest
     (folder / "models").symlink_to(cache)
     folders = {f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}
     environment = {**os.environ, **folders, "AVM_AUTOSTART": "0"}
-    with AVM(db=folder / "avm.db", config=folder / "config.yaml", agent="bench", environ=environment) as avm:
+    opened = partial(AVM, db=folder / "avm.db", config=folder / "config.yaml", agent="bench", environ=environment)
+
+    def first(question: str) -> None:
+        with opened() as avm:
+            avm.agent_memory().recall(question, max_tokens=TOKENS)
+
+    found = {("open and first recall", NEW): _timed(first, questions.new[2][-1:])}
+    with opened() as avm:
         memory = avm.agent_memory()
 
         def recall(question: str) -> object:
             return memory.recall(question, max_tokens=TOKENS)
 
-        found = _both(SEARCH, avm.search, questions.known, questions.new[1])
-        return found | _both("recall, in process", recall, questions.known, questions.new[2])
+        found |= _both(SEARCH, avm.search, questions.known, questions.new[1])
+        return found | _both("recall, in process", recall, questions.known, questions.new[2][:-1])
 
 
 def _both(way: str, ask: Callable[[str], object], known: Sequence[str], new: Sequence[str]) -> Rounds:
@@ -353,6 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines", type=names_among(ENGINES), metavar="A,B", help=",".join(BOUNDS_MS))
     parser.add_argument("--questions", type=positive, metavar="N", help="of each kind: 60")
     parser.add_argument("--programs", type=positive, metavar="N", help="`avm recall`s of each kind: 10")
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="where stores are kept between runs, N.db each")
     add_models(parser)
     return run_script("a recall, from the question to the answer", parser, measure, arguments)
 

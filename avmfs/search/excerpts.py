@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from avmfs.text import segment
@@ -21,6 +22,7 @@ NEARLY: Final = 0.8
 
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
+SUMMARIES: Final = 256  # lines that are remembered: an answer shows each as text and as a field
 
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
 _SPACE: Final = re.compile(r"\s+")
@@ -82,14 +84,17 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
     return ""
 
 
-def summary(text: str, terms: Sequence[str]) -> str:
+@lru_cache(SUMMARIES)
+def summary(text: str, terms: tuple[str, ...]) -> str:
     """The line of ``text`` with most of the query's ``terms``, the first such, else the first with a word in it;
     without its markup, and cut to SUMMARY characters around the match."""
     lines = [line for line in map(one_line, text.splitlines()) if any(c.isalnum() for c in line)]
     if not lines:
         return ""
     wanted = frozenset(terms)
-    best = max(lines, key=lambda line: len(wanted.intersection(segment.terms(line))))
+    best = lines[0]
+    if len(lines) > 1:
+        best = max(lines, key=lambda line: len(wanted.intersection(segment.terms(line))))
     line = _MARKUP.sub("", best) or best
     if len(line) <= SUMMARY:
         return line

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, WriterProcess
 
 from avmfs import handover
 from avmfs.errors import Exists
@@ -17,6 +16,7 @@ from avmfs.store.client.client import WriterClient
 from avmfs.store.client.inflight import COMMIT, REQUEST
 from avmfs.store.identity import proof
 from avmfs.store.schema.tables import SHARED
+from tests.contract.store_world import ALICE, WriterProcess
 
 
 @pytest.fixture

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import KILLED, Daemon, wait
-from test_immortal import in_background
 
 from avmfs.avm import AVM
+from tests.faults.daemons import KILLED, Daemon, wait
+from tests.faults.test_immortal import in_background
 
 pytestmark = [pytest.mark.mount, pytest.mark.logs(KILLED)]
 AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 Act = Callable[[], Any]
-Case = tuple[Act, Callable[[], Any], Any, Any]
+Case = tuple[Act, Any, Callable[[], Any], Any]
 """What alice does, what it returns or its errno; what is to be seen afterwards, and what that is."""
 _CASES: dict[str, Callable[[Path, Path], Case]] = {}
 
