@@ -28,6 +28,7 @@ from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirector
 from avmfs.node import Kind, Message, Moment, Node
 from avmfs.search import fresh, then
 from avmfs.search.engine import Answer, Engine, Mode
+from avmfs.search.forms import structured
 from avmfs.search.recall import Recall, counted, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
@@ -177,9 +178,9 @@ class Memory:
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         return then.unchanged(self.store, self.who, self.then, found, under, limit)
 
-    def unsearched(self) -> str:
-        """Of a memory of the past, a line that says what a search in it could not look at; of today's, nothing."""
-        return then.unsearched(self.store, self.who, self.then, self.zone)
+    def unsearched(self, form: str = "text") -> str:
+        """Of a memory of the past, a line on what no search could look at, unless a ``form`` says it itself."""
+        return "" if structured(form) else then.unsearched(self.store, self.who, self.then, self.zone)
 
     def recall(
         self,
@@ -191,16 +192,17 @@ class Memory:
         under: tuple[bytes, ...] = (),
         cite: str | None = None,
         scores: bool = False,
+        form: str = "text",
         reserve: int = 0,
         handed_out: bool = True,
         weights: SearchWeights | None = None,
         archive: bool = False,
     ) -> Recall:
-        """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``. ``handed_out`` False: nobody
-        reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured. ``archive``: what
-        is archived too."""
+        """What is relevant to ``q``, in at most ``max_tokens`` less ``reserve``. ``handed_out`` False: nobody reads it,
+        so it saved nothing and was not asked. ``weights``: not those configured. ``archive``: what is archived too."""
         _check_question(q)
         settings, engine = self.around.search, self._engine(under, archive, q)
+        how: dict[str, Any] = {"strategy": strategy, "cite": cite, "scores": scores, "form": form, "reserve": reserve}
         ask = partial(
             recall,
             engine if weights is None else engine.weighing(weights),
@@ -211,11 +213,9 @@ class Memory:
             only=lambda answer: then.unchanged(self.store, self.who, self.then, answer, under),
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
-            strategy=strategy,
             under=under if self.then is None else (),
-            cite=cite,
-            scores=scores,
-            reserve=reserve,
+            about=" ".join(self.unsearched().split()).removeprefix("# ") if structured(form) else "",
+            **how,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)

@@ -10,14 +10,16 @@ import time
 
 class Link:
     """``port`` of 127.0.0.1 leads to ``to``, which may change. ``cut`` ends what is open; while ``down`` none gets in.
-    While ``deaf`` what the server says is lost, and the connection stays open; while ``stopped`` nothing passes. What
-    the server says takes ``delay_s`` longer."""
+    While ``deaf`` what the server says is lost, and the connection stays open; ``deaf_after``: it is from the next
+    message of more bytes than that, if not 0. While ``stopped`` nothing passes. What the server says takes ``delay_s``
+    longer."""
 
     def __init__(self, to: int) -> None:
         self.to = to
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.down = self.deaf = self.stopped = False
+        self.deaf_after = 0
         self.delay_s = 0.0
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -55,6 +57,8 @@ class Link:
             while data := source.recv(65536):
                 if back and self.delay_s:
                     time.sleep(self.delay_s)
+                if not back and 0 < self.deaf_after < len(data):
+                    self.deaf, self.deaf_after = True, 0
                 if not self.stopped and not (back and self.deaf):
                     target.sendall(data)
         for each in (source, target):

@@ -72,6 +72,13 @@ def semantic_(**asked: Any) -> None:
 @click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
 @click.option("--cite", is_flag=True, help="Name path and version of every item.")
 @click.option("--scores", is_flag=True, help="Handle and relevance, 0 to 1, of every item.")
+@click.option(
+    "--format",
+    type=click.Choice(["text", "markdown", "jsonl", "xml"]),
+    default="text",
+    help="How it is written.",
+    show_default=True,
+)
 @_include
 @at_option
 def recall_(

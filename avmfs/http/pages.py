@@ -133,6 +133,7 @@ async def _content(visit: Visit, path: str) -> Html:
     rows: list[list[object]] = [[each["direction"], each["type"], _file(each["path"], visit)] for each in links]
     return many(
         *(el("p", _standing(each), " ", _file(each["path"], visit), class_="warn") for each in standing),
+        _came(got["untrusted"]),
         body,
         more,
         None if got["more"] else await _editing(visit, path, words),
@@ -140,6 +141,11 @@ async def _content(visit: Visit, path: str) -> Html:
         _facts(told),
         table(("direction", "type", "file"), rows, "Links"),
     )
+
+
+def _came(untrusted: str) -> Html | None:
+    """What stands above the words of a file, as everywhere, that are marked."""
+    return el("p", f"# untrusted: {untrusted}", class_="warn") if untrusted else None
 
 
 def _standing(link_: dict[str, Any]) -> str:
@@ -191,12 +197,13 @@ async def _diff(visit: Visit, path: str) -> Html:
 
 
 async def _blame(visit: Visit, path: str) -> Html:
-    lines = (await visit.ask("blame", path=visit.place(path)))["lines"]
+    found = await visit.ask("blame", path=visit.place(path))
+    lines = found["lines"]
     rows: list[list[object]] = [
         [f"v{each['version']}", name(each["author"]), _time(each["at"]), el("code", visible_lines(each["text"]))]
         for each in lines[:5000]
     ]
-    return table(("version", "author", "when", "line"), rows, f"{len(lines)} lines")
+    return many(_came(found["untrusted"]), table(("version", "author", "when", "line"), rows, f"{len(lines)} lines"))
 
 
 @shown("/recall", "Recall")

@@ -49,9 +49,11 @@ def recall(
     scores: bool = False,
     archive: bool = False,
     preview: bool = False,
+    format: str = "text",
 ) -> dict[str, Any]:
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant. ``preview``: somebody
-    looks at what an agent would get, which counts neither as a question nor as a saving."""
+    looks at what an agent would get, which counts neither as a question nor as a saving. ``format``: "text",
+    "markdown", "jsonl" or "xml"."""
     found = memory.recall(
         q,
         max_tokens=max_tokens,
@@ -62,8 +64,9 @@ def recall(
         scores=scores,
         archive=archive,
         handed_out=not preview,
+        form=format,
     )
-    note = memory.unsearched()
+    note = memory.unsearched(format)
     return {
         "text": note + found.text,
         "tokens": found.tokens,

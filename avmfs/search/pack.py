@@ -25,6 +25,7 @@ from avmfs.node import Hit, notice, signed
 from avmfs.search.duplicates import gist, glance
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
+from avmfs.search.forms import Around, Form, Quoted, closing
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 from avmfs.trust import marked
@@ -117,9 +118,15 @@ class Frame:
     terms: tuple[str, ...] = ()  # of the question: what an excerpt is chosen by
     shared: Shared | None = None
     timed: bool = False  # the question is about a time
+    form: Form | None = None  # other than plain text
+    about: str = ""  # what is said first, where a form is no prose
 
     def notice(self) -> str:
         return notice(self.degraded)
+
+    def around(self, count: int, tokens: int, said: str = "") -> Around:
+        told = "; ".join(filter(None, (self.about, self.notice().removeprefix("# ").strip(), said)))
+        return Around(count, tokens, self.strategy, self.seq, self.nonce, told)
 
 
 _Group = tuple[int, str]
@@ -154,8 +161,9 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     """
     items = _distinct(ranked, counter)
     if not items:
-        return _plain(frame.notice() + NOTHING, frame, counter)
-    return _packed(items, replace(frame, shared=_shared(items, frame, counter)), counter)
+        return _empty(NOTHING, frame, counter)
+    shared = _shared(items, frame, counter) if frame.form is None else Shared()
+    return _packed(items, replace(frame, shared=shared), counter)
 
 
 def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed:
@@ -169,7 +177,7 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
         room -= 1 if settled is None else settled.tokens - frame.budget
     if frame.shared != Shared():
         return _packed(items, replace(frame, shared=Shared()), counter)
-    return _plain(f"{frame.notice()}(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+    return _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 
 
 def format_search(answer: Answer) -> str:
@@ -268,11 +276,12 @@ def _least(unit: Sequence[_Item]) -> int:
     return sum(item.tokens - JOINS for item in unit if item.scored.score > 0 or unit[0].scored.score <= 0)
 
 
-def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens: int) -> Packed | None:
-    """The text that names its own number of tokens, beginning at a guess, or None where no number is right."""
+def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens: int, said: str = "") -> Packed | None:
+    """The text that names its own number of tokens, beginning at a guess, or None where no number is right. ``said``:
+    why there are no items."""
     body, last = _body(items, frame), _closing(frame)
     for _ in range(_TRIES):
-        text = _heading(len(items), frame, tokens) + body + last
+        text = _heading(len(items), frame, tokens, said) + body + last
         found = counter.count_lines(text)
         if found == tokens:
             return Packed(text, tuple(item.scored for item in items), tokens)
@@ -280,7 +289,9 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
     return None
 
 
-def _heading(count: int, frame: Frame, tokens: int) -> str:
+def _heading(count: int, frame: Frame, tokens: int, said: str = "") -> str:
+    if frame.form is not None:
+        return frame.form.opening(frame.around(count, tokens, said))
     shared = frame.shared or Shared()
     base = f"in {_place(shared.base)}" if shared.base else ""
     within = " ".join(filter(None, ["#", base, shared.day, shared.author]))
@@ -292,6 +303,8 @@ def _heading(count: int, frame: Frame, tokens: int) -> str:
 
 
 def _closing(frame: Frame) -> str:
+    if frame.form is not None:
+        return frame.form.closing(frame.around(0, 0))
     if frame.budget < SMALL:
         return f"({frame.nonce or 'end'})\n"
     return f"({'' if frame.strategy == USUAL else f'{frame.strategy} · '}seq={frame.seq}{_fence(frame)})\n"
@@ -411,11 +424,18 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
         stop = item.scored.hit.stop
     partial = any(item.cut for item in passages) or (not hit.whole and len(passages) == 1)
     also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
-    quoted = text.replace("\n", "\n  ")
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))
     replaced = any(item.scored.replaced for item in passages)
     # What was only read to fill the note up has none, and may come first.
     standing = tuple(dict.fromkeys(said for item in passages for said in item.scored.standing))
+    others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
+    noted = (*standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named))
+    if frame.form is not None:
+        path, day = paths.printable(hit.path), _day(hit.updated, frame.tz)
+        relevance = max(item.scored.relevance for item in passages)
+        told = Quoted(hit.handle, path, hit.version, _word(hit.author), day, relevance, noted, hit.untrusted, text)
+        return frame.form.item(told, frame.nonce or "end")
+    quoted = text.replace("\n", "\n  ")
     said = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing, hit.untrusted))
     if not said and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"
@@ -423,19 +443,11 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     figure = (
         [_figure(min(max(item.scored.relevance for item in passages), 0.99)).removeprefix("0")] if frame.scores else []
     )
-    others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
     came = [f"untrusted: {hit.untrusted}"] if hit.untrusted else []
-    noted = ", ".join(
-        [*came, *figure, *standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)]
-    )
+    about = ", ".join([*came, *figure, *noted])
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
-    told = [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted]
-    return " ".join(filter(None, told)) + closing(frame.nonce, hit.untrusted) + "\n"
-
-
-def closing(nonce: str, came: str) -> str:
-    """What ends a quotation that is not to be trusted, behind a line end: no text knows the nonce."""
-    return f"\n  ({nonce or 'end'} untrusted ends)" if came else ""
+    parts = [f"@{hit.handle}", f"({about})" if about else "", cited, first.day, quoted]
+    return " ".join(filter(None, parts)) + closing(frame.nonce, hit.untrusted) + "\n"
 
 
 def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
@@ -471,9 +483,14 @@ def _figure(relevance: float) -> str:
     return f"{relevance:.2f}"
 
 
-def _plain(text: str, frame: Frame, counter: TokenCounter) -> Packed:
-    tokens = counter.count(text)
-    return Packed(text, (), tokens) if tokens <= frame.budget else Packed("", (), 0)
+def _empty(said: str, frame: Frame, counter: TokenCounter) -> Packed:
+    """An answer without items that says why."""
+    if frame.form is not None and not frame.form.prose:
+        found = _settle((), frame, counter, 0, said.strip("()\n"))
+    else:
+        text = frame.notice() + said
+        found = Packed(text, (), counter.count(text))
+    return found if found is not None and found.tokens <= frame.budget else Packed("", (), 0)
 
 
 def _route(hit: Hit) -> str:

@@ -17,7 +17,7 @@ from avmfs_config import SearchSettings
 from avmfs import metrics
 from avmfs.access import Principal
 from avmfs.errors import Invalid
-from avmfs.search import linked, pack, signals
+from avmfs.search import forms, linked, pack, signals
 from avmfs.search.engine import Answer, Engine, Scored
 from avmfs.text import segment
 
@@ -69,6 +69,8 @@ def recall(
     under: tuple[bytes, ...] = (),
     cite: str | None = None,
     scores: bool = False,
+    form: str = "text",
+    about: str = "",
     reserve: int = 0,
     nonce: Callable[[int], str] | None = None,
     only: Callable[[Answer], Answer] = lambda answer: answer,
@@ -78,18 +80,11 @@ def recall(
 
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
-    every item, ``scores`` adds handle and relevance. ``nonce`` gives what fences an answer of that seq, ``only`` leaves
-    out of it what is not for it. Raises Invalid for an unknown strategy or citation, a budget below 1 and a
-    ``min_relevance`` out of its bounds.
+    every item, ``scores`` adds handle and relevance, ``form`` is of ``forms.FORMS``, ``about`` said first where that is
+    no prose. ``nonce`` gives what fences an answer of that seq, ``only`` leaves out of it what is not for it. Raises
+    Invalid for an unknown strategy, citation or form, a budget below 1 and a ``min_relevance`` out of its bounds.
     """
-    if strategy not in STRATEGIES:
-        raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
-    if cite not in (None, "path"):
-        raise Invalid(f"cite {cite!r}: expected path")
-    if max_tokens < 1:
-        raise Invalid(f"max_tokens {max_tokens}: expected 1 or more")
-    if not 0 <= min_relevance <= 1:  # also refuses nan
-        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
+    _check(strategy, cite, form, max_tokens, min_relevance)
     # An item takes some 15 tokens; below 100 candidates, neither strategies nor prices would have much to choose from.
     limit = min(max(max_tokens // 15, 100), 2000)
     answer = only(
@@ -109,11 +104,26 @@ def recall(
         terms=tuple(segment.query_terms(q)),
         nonce="" if nonce is None else nonce(answer.seq),
         timed=(asked := signals.asked(q, now, tz)).when or bool(asked.days),
+        form=forms.FORMS[form],
+        about=about,
     )
     # Neither age nor importance makes hold what another note supersedes.
     ordered = linked.in_order(order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days), answer.links)
     packed = pack.pack(ordered, frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)
+
+
+def _check(strategy: str, cite: str | None, form: str, max_tokens: int, min_relevance: float) -> None:
+    if strategy not in STRATEGIES:
+        raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
+    if cite not in (None, "path"):
+        raise Invalid(f"cite {cite!r}: expected path")
+    if form not in forms.FORMS:
+        raise Invalid(f"format {form!r}: expected one of {', '.join(forms.FORMATS)}")
+    if max_tokens < 1:
+        raise Invalid(f"max_tokens {max_tokens}: expected 1 or more")
+    if not 0 <= min_relevance <= 1:  # also refuses nan
+        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
 
 
 def counted(found: Recall) -> Recall:

@@ -15,6 +15,7 @@ from avmfs.errors import Invalid
 from avmfs.node import Kind, notice
 from avmfs.search.engine import Answer, Mode, Ranking, Scored
 from avmfs.search.explain import RankExplanation, Words, explained, matched
+from avmfs.search.forms import Format, structured
 from avmfs.search.index import SearchIndex
 from avmfs.search.pack import NOTHING, format_search
 from avmfs.signatures import Range
@@ -47,10 +48,11 @@ def recall(
     cite: Literal["path"] | None = None,
     scores: bool = False,
     include: Include = None,
+    format: Format = "text",
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
-    banner, cost = _banner(ctx, budget)
-    if note := ctx.memory.unsearched():
+    banner, cost = ("", 0) if structured(format) else _banner(ctx, budget)
+    if note := ctx.memory.unsearched(format):
         banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
     answer = ctx.memory.recall(
         q,
@@ -60,10 +62,11 @@ def recall(
         under=_under(ctx),
         cite=cite,
         scores=scores,
+        form=format,
         reserve=cost,
         archive=include == "archive",
     )
-    return banner + (answer.text or NOTHING)
+    return banner + (answer.text or ("" if structured(format) else NOTHING))
 
 
 def _banner(ctx: Context, budget: int) -> tuple[str, int]:

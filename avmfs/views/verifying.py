@@ -19,7 +19,7 @@ from avmfs.errors import Invalid, NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import DISPUTES, Link, Node
 from avmfs.search.excerpts import one_line
-from avmfs.search.pack import closing
+from avmfs.search.forms import closing
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import visible

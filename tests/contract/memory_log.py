@@ -1,7 +1,8 @@
 """A shared log in the memory of one process, for tests: the second implementation of ``SharedLog``.
 
 ``MemoryServer`` is what hosts share; each has a ``MemoryLog``. ``server.lose`` names what fails next: "take", "before"
-(the append is not done) or "after" (it is done, and the reply is lost). ``server.down`` is as if it were not there.
+(the append is not done), "neither" (nor is that known) or "after" (it is done, and the reply is lost). ``server.down``
+is as if it were not there.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class MemoryLog:
         try:
             if server.losing("before"):
                 raise Unreachable("the link was cut")
+            if server.losing("neither"):
+                raise InDoubt("the link was cut")
             with server.changed:
                 if record.number != server.newest + 1:
                     raise Overtaken("another record has that number")

@@ -2,7 +2,8 @@
 lost, nothing is done twice, and every table is the same.
 
 Writers are processes, the log is a real PostgreSQL, each host reaches it by a link of its own. ``AVM_HOST_KILLS``: how
-often each writer is killed; links are cut half as often, and the server a tenth.
+often each writer is killed; links are cut half as often, and the server a tenth. ``AVM_HOST_REPLIES``: how often each
+host does not hear that its record was appended.
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, RULES, WriterProcess
 
 from avmfs.access import Policy
 from avmfs.errors import AvmError
 from avmfs.store.backup import cluster
 from avmfs.store.store import Store, open_direct
+from tests.contract.store_world import ALICE, BOB, RULES, WriterProcess
 from tests.equal_stores import differing
 from tests.links import Link
 
 KILLS = int(os.environ.get("AVM_HOST_KILLS", "4"))
+REPLIES = int(os.environ.get("AVM_HOST_REPLIES", "1"))
+APPEND = 330  # bytes: all else that a writer asks its log is shorter
 LIMIT_S = 300.0
 PAUSE_S = 0.01
 
@@ -147,8 +151,18 @@ def cut(link: Link, kind: int, clients: Clients) -> None:
     more(clients)
 
 
+def lose_reply(link: Link, clients: Clients) -> None:
+    """The link is half open from the next append on: the record is in the log, and its host does not hear so."""
+    link.deaf_after = APPEND
+    wait(lambda: link.deaf)
+    time.sleep(0.1)
+    link.cut()
+    link.deaf = False
+    more(clients)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(5400 if KILLS > 20 else 600)
+@pytest.mark.timeout(5400 if KILLS + REPLIES > 20 else 600)
 def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_path: Path, postgres: Any) -> None:
     from avmfs.store.sharedlog.postgres import PostgresLog
 
@@ -169,8 +183,10 @@ def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_p
         over = postgres.over_tcp(link.port, name)
         writers.append(Forked(path, path.with_name("clock"), socket_path=address, log=over))
     clients = [Clients(path.parent.name, writer) for path, writer in zip(paths, writers, strict=True)]
+    doubts: list[int] = []
     chance = random.Random(25)
     todo = [("kill", at) for at in (0, 1)] * KILLS + [("cut", at) for at in (0, 1)] * max(2, KILLS // 4)
+    todo += [("reply", at) for at in (0, 1)] * REPLIES
     todo += [("server", 0)] * max(1, KILLS // 5)
     chance.shuffle(todo)
     try:
@@ -182,6 +198,8 @@ def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_p
                 writers[at].start()
             elif what == "cut":
                 cut(links[at], number % 4, clients[at])
+            elif what == "reply":
+                lose_reply(links[at], clients[at])
             else:
                 postgres.kill()
                 postgres.start()
@@ -195,10 +213,13 @@ def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_p
             said = writer.log()
             shutil.rmtree(writer.address.parent)
             assert "Traceback" not in said, said[-4000:]
+            doubts.append(said.count("it is not known whether"))
         for link in links:
             link.close()
     done = [name for each in clients for name in each.done]
-    print(f"{len(done)} acknowledged, {sum(each.refused for each in clients)} refused; {todo.count(('kill', 0))} kills")
+    refused = sum(each.refused for each in clients)
+    print(f"{len(done)} acknowledged, {refused} refused; {Counter(what for what, _ in todo)}, {sum(doubts)} in doubt")
+    assert min(doubts) >= REPLIES
     log = PostgresLog(postgres.address(name))
     settle(paths, log, policy)
     log.close()

@@ -141,6 +141,19 @@ def test_everything_that_commands_do_is_in_the_record(hosts: Hosts) -> None:
         assert not database.integrity(host.path)
 
 
+def test_how_far_deliveries_have_come_is_known_to_who_keeps_house_next(hosts: Hosts) -> None:
+    """A table of one row without a key: another host would make every delivery anew."""
+    a, b = hosts.open("a"), hosts.open("b")
+    a.alone(BOB, "enroll", {})
+    write(a, "one.md", b"before anybody subscribed")
+    a.alone(
+        BOB, "subscribe", {"pattern": "/memory/*", "mode": "realtime", "every": None, "url": "https://example.com/"}
+    )
+    hosts.equal()
+    cursor, newest = (b.db.execute(f"select {what}").get for what in ("seq from outbox_cursor", "max(seq) from log"))
+    assert 0 < cursor <= newest
+
+
 def test_records_are_as_good_as_the_words_that_they_bring(hosts: Hosts) -> None:
     a, b = hosts.open("a"), hosts.open("b")
     write(a, "one.md", b"falcon")
@@ -172,7 +185,10 @@ def test_a_host_that_was_overtaken_begins_anew_with_what_the_others_did(hosts: H
     assert names(b) == ["one.md", "three.md", "two.md"]
 
 
-@pytest.mark.parametrize("lost", [["before"], ["after"], ["take"], ["before", "take", "before"], ["after", "take"]])
+_LOST = "before|after|take|neither|before take before|after take|neither after|neither take neither|before neither"
+
+
+@pytest.mark.parametrize("lost", [each.split() for each in _LOST.split("|")])
 def test_a_link_that_is_cut_loses_and_doubles_nothing(hosts: Hosts, lost: list[str]) -> None:
     a, b = hosts.open("a"), hosts.open("b")
     tell(a, BOB, "@all", "0")
@@ -336,7 +352,7 @@ def test_hosts_stay_equal_whatever_fails(hosts: Hosts, seed: int) -> None:
     for step in range(120):
         at = chance.randrange(3)
         host, name = opened[at], f"{chance.randrange(8)}.md"
-        hosts.server.lose = chance.choice([[], [], [], ["before"], ["after"], ["take"], ["after", "take"]])
+        hosts.server.lose = chance.choice([[], [], [], ["before"], ["after"], ["take"], ["after", "take"], ["neither"]])
         match chance.randrange(7):
             case 0 | 1:
                 write(host, name, b"word%d " % step * chance.choice([1, 9, 20_000]))

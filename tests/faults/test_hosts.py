@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, QUIET, Daemon, wait
 
 from tests.equal_stores import differing
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.links import Link
 
 pytestmark = pytest.mark.mount
 ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))  # the long form is of 20
+WHOLE = int(os.environ.get("AVM_HOSTS_WHOLE", "2"))  # hosts that are killed, one in five with its disk; 50 are
 WRITERS = 2 if ROUNDS == 1 else 8  # that are killed in a round
 PAUSE_S = 0.0 if ROUNDS == 1 else 0.02  # between two notes of the long form, whose stores are compared whole
 
@@ -181,6 +183,30 @@ def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> N
     agreed(a, b)
     for daemon, agent in ((a, "alice"), (b, "bob")):
         load.check(daemon.at(agent))
+
+
+@pytest.mark.timeout(3600 if WHOLE > 2 else 600)
+def test_hosts_that_are_killed_at_any_moment_come_back_with_all(hosts: Hosts) -> None:
+    """Supervisor, writer and mounts of one at once, each host in turn; now and then its store is gone with it."""
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    load = Load(a.at("alice"), b.at("bob"))
+    chance = random.Random(25)
+    for number in range(WHOLE):
+        victim = (a, b)[number % 2]
+        more(load)
+        time.sleep(chance.random() * 0.1)
+        victim.kill_all()
+        if number % 5 == 1:
+            shutil.rmtree(victim.root / "data")
+            avm(victim, "cluster", "join")
+        victim.start()
+    more(load)
+    load.end()
+    agreed(a, b)
+    for daemon, agent in ((a, "alice"), (b, "bob")):
+        load.check(daemon.at(agent))
+    print(f"{WHOLE} hosts killed, {len(load.acknowledged)} acknowledged, {load.refused} refused")
 
 
 def test_a_failover_to_the_standby_loses_nothing_and_doubles_nothing(root: Path) -> None:

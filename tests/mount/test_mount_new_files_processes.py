@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, line_from, linux_only, python, running, sh, until
-from new_file_steps import NEW, created
+
+from tests.mount.mount_world import LIMIT_S, Place, World, cat, line_from, linux_only, python, running, sh, until
+from tests.mount.new_file_steps import NEW, created
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("not_the_first")]
 
@@ -164,28 +165,28 @@ def test_the_same_descriptors_go_on_after_a_kill(world: World, place: Place) -> 
 @has_successor
 def test_whoever_makes_files_notices_no_kill(world: World, place: Place) -> None:
     over = threading.Event()
+    made: list[bytes] = []
 
-    def make() -> list[bytes]:
-        made: list[bytes] = []
+    def make() -> None:
         while not over.is_set():
             data = b"%d" % len(made) * (len(made) % 3)
             with created(place.alice / f"f{len(made)}", FLAGS[len(made) // 3 % 3], data):
                 made.append(data)
-        return made
 
     with ThreadPoolExecutor(1) as pool:
         making = pool.submit(make)
         try:
             for _ in range(12):
-                time.sleep(0.05)
+                before = len(made)
+                until(lambda before=before: len(made) > before)
+                time.sleep(0.02)
                 _kill_mount(world, "alice")
         finally:
             over.set()
-        made = making.result(LIMIT_S)
+        making.result(LIMIT_S)
     assert {path.name: path.read_bytes() for path in place.bob.iterdir()} == {
         f"f{number}": data for number, data in enumerate(made)
     }
-    assert len(made) > 12
 
 
 def test_what_close_has_returned_survives_a_kill_of_everything(world: World, place: Place) -> None:

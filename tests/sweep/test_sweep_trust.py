@@ -7,11 +7,14 @@ class, commands. What hands out the bytes of one file that was named, and nothin
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,10 +22,6 @@ from typing import Any, get_type_hints
 import pytest
 from avmfs_config import load_settings
 from click.testing import CliRunner
-from recipes import Ground, cases, command_cases, of_function
-from shells import environment
-from test_sweep_doors import ELSEWHERE, LocalCall, _called, method_cases, python_cases
-from test_sweep_mount import suffixes
 
 from avmfs import AVM
 from avmfs.cli.commands import COMMANDS
@@ -31,6 +30,10 @@ from avmfs.errors import AvmError
 from avmfs.mcp import registry as mcp_registry
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
+from tests.cli.shells import environment
+from tests.sweep.recipes import Ground, cases, command_cases, of_function
+from tests.sweep.test_sweep_doors import ELSEWHERE, LocalCall, _called, method_cases, python_cases
+from tests.sweep.test_sweep_mount import suffixes
 
 PLANT, HELD = "zqplantqz", "zqheldqz"
 CONFIG = 'trust:\n  - {source: web, pattern: "/memory/shared/held/*", action: quarantine}\n'
@@ -113,9 +116,11 @@ def _lines(text: str, word: str) -> Iterator[str]:
             below = True
         elif line.startswith("=== "):
             below = "(untrusted: " in line
-        elif re.match(r"@\w+ \([^()]*untrusted: ", line):
-            closes = re.compile(r"  \((?!000000)\d{6} untrusted ends\)")
-        if word in line and not (below or closes or "untrusted: " in line):
+        elif found := re.match(r"@\w+ \([^()]*untrusted: |### @\w+ \(untrusted: |<note untrusted=", line):
+            before = {"@": "  ", "#": "> ", "<": ""}[found[0][0]]
+            closes = re.compile(before + r"\((?!000000)\d{6} untrusted ends\)")
+        said = "untrusted: " in line or re.search(r'"untrusted": "web".*"text": .*"untrusted_ends": "\d{6}"', line)
+        if word in line and not (below or closes or said):
             yield line
         if closes is not None and closes.fullmatch(line):
             closes = None
@@ -167,6 +172,54 @@ def test_no_view_does(home: Path) -> None:
     assert {":recall", ":search", ":list", ":timeline", ":digest", ":bundle", ":synthesis"} <= asked.quoting
     assert asked.bare == {}
     assert {":annotated", ":blame", ":delta", ":diff", ":data"} <= asked.quoting
+    assert asked.bare == {}
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "jsonl", "xml"])
+def test_no_form_of_a_recall_does(home: Path, form: str) -> None:
+    bob = door_of(home, "bob")
+    for budget in (60, 100, 200, 500, 4000):
+        asked = {"q": "market report", "min_relevance": 0.0, "max_tokens": budget, "format": form}
+        told = bob.call("recall", **asked)["text"]
+        assert unmarked(told) == [], told
+        assert PLANT in told or budget < 500
+    bob.close()
+
+
+class Text(HTMLParser):
+    """The text of a page, each part of it on lines of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.text += "\n" if tag in ["h1", "h2", "p", "pre", "tr", "li", "dt", "textarea", "title", "caption"] else ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_no_page_for_people_does(home: Path) -> None:
+    pages = pytest.importorskip("avmfs.http.pages", reason="needs avmfs[http]")
+    asked, ground, bob = Asked(), ground_of(), door_of(home, "bob")
+
+    async def ask(method: str, **given: Any) -> Any:
+        return bob.call(method, **given)
+
+    def shown(where: str, query: dict[str, str]) -> str:
+        title, body = asyncio.run(pages.PAGES[where].make(pages.Visit(ask, query, True, False)))
+        text = Text()
+        text.feed(f"<title>{title}</title>{body}")
+        return text.text
+
+    queries: list[dict[str, str]] = [{}, {"q": "market report"}, {"q": "market report", "tokens": "4000"}]
+    for path in (*ground.files, *ground.folders):
+        queries += [{"path": path, "tab": tab} for tab in ("", "text", "history", "diff", "blame")]
+    for where, query in itertools.product(pages.PAGES, queries):
+        asked.ask(f"{where} {query.get('tab', '')}", query, lambda where=where, query=query: shown(where, query))
+    bob.close()
+    assert {"/recall ", "/note text", "/note diff", "/note blame", "/tree "} <= asked.quoting
     assert asked.bare == {}
 
 

@@ -50,6 +50,7 @@ create table avm_chunk(number bigint references avm_snapshot on delete cascade, 
 """
 _SETTLE: Final = "update avm_snapshot set at = at where number = (select max(number) from avm_snapshot)"
 _OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
+_TAKE: Final = "begin; select newest from avm_baton for update"  # on one way
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
@@ -66,6 +67,7 @@ class PostgresLog:
         self._address, self._host, self._call_s = address, host, call_s
         self._db: psycopg.Connection[Any] | None = None
         self._listening = self._settled = False
+        self._heard = 0  # the newest number, as this connection has heard while it listens
         self._watch = _Watch()
 
     def close(self) -> None:
@@ -85,8 +87,9 @@ class PostgresLog:
 
     def take(self) -> int:
         with self._asking(HELD_S + self._call_s) as db:
-            db.execute("begin")
-            return int(_one(db.execute("select newest from avm_baton for update")))
+            found = db.execute(_TAKE, prepare=False)
+            found.nextset()
+            return int(_one(found))
 
     def head(self) -> int:
         return int(self._baton("newest"))
@@ -95,11 +98,12 @@ class PostgresLog:
         sent = False
         try:
             with self._asking() as db:
-                row = db.execute(_APPEND, record._asdict()).fetchone()
-                if row is None:
+                with db.pipeline():  # both on one way: whoever waits for the baton waits for each way of ours
+                    sent = True
+                    appended = db.execute(_APPEND, record._asdict())
+                    db.execute("commit")
+                if appended.fetchone() is None:
                     raise Overtaken(f"record {record.number} is another host's")
-                sent = True
-                db.execute("commit")
         except errors.UniqueViolation:
             raise Overtaken(f"record {record.number} is another host's") from None
         except Unreachable as e:
@@ -131,12 +135,14 @@ class PostgresLog:
             with self._asking() as db:
                 db.execute(sql.SQL("listen {}").format(sql.Identifier("avm_" + channel)))
                 self._listening = True
-        newest = self.head()
-        while newest <= after and (left := deadline - time.monotonic()) > 0:
+            self._heard = self.head()
+        while self._heard <= after and (left := deadline - time.monotonic()) > 0:
             with self._asking(left + self._call_s) as db:
                 for notice in db.notifies(timeout=left, stop_after=1):
-                    newest = max(newest, int(notice.payload))
-        return newest
+                    self._heard = max(self._heard, int(notice.payload))
+        if self._heard <= after:
+            self._heard = self.head()
+        return self._heard
 
     def keep(self) -> bool:
         with self._asking() as db:

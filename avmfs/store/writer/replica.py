@@ -38,6 +38,7 @@ _SETTINGS: Final = "setting"  # some of its rows go without a record: 'unwiped',
 def session(db: apsw.Connection) -> apsw.Session:
     """Of what the transaction that was just begun is going to change."""
     made = apsw.Session(db, "main")
+    made.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)  # outbox_cursor has no key: it would be in no record
     made.table_filter(lambda table: not table.startswith(_OWN))
     made.attach()
     return made

@@ -175,46 +175,40 @@ class ReplicatedApplier(Applier):
         """Raises Overtaken or Unreachable when the log has not got it, InDoubt when that cannot be known now."""
         began = time.monotonic()
         try:
-            self._try_to_append(record)
-            self.appended = record.number
+            self._log.append(record)
         except Unreachable as e:
             if time.monotonic() - began > QUICK_S:  # who waits for an answer has waited long enough
                 self.down = e
                 raise
-            raise Overtaken(e.reason) from e  # the next attempt finds out whether the log is there
+            self._append_again(record, e)
         except InDoubt as e:
             log.warning("%s", e)
-            self._look_up(record, e)
+            self._append_again(record, e)
+        self.appended = record.number
 
-    def _try_to_append(self, record: Record) -> None:
-        """Once more where the baton was lost, as it is by who holds it for long: its number may be free still."""
-        began = time.monotonic()
-        try:
-            self._log.append(record)
-        except Unreachable:
-            if time.monotonic() - began > QUICK_S:
-                raise
-            if self._log.take() != record.number - 1:
-                self._log.give()
-                raise Overtaken(f"record {record.number} is another host's") from None
-            self._log.append(record)
-
-    def _look_up(self, record: Record, doubt: InDoubt) -> None:
-        """With the baton: whoever has it has waited for the end of our lost transaction."""
+    def _append_again(self, record: Record, failed: Unreachable | InDoubt) -> None:
+        """With the baton: whoever has it has waited for the end of our lost transaction. Where the log has not got the
+        record, its number may be free still: the link was cut, or the baton was lost, as it is by who holds it for
+        long."""
         deadline = time.monotonic() + DOUBT_S
         while True:
             try:
-                self._log.take()
+                if self._log.take() < record.number:
+                    self._log.append(record)
+                    return
                 found = self._log.read(record.number - 1, 1)
                 self._log.give()
                 break
-            except Unreachable:
-                if time.monotonic() > deadline:
-                    self._unapplied = True
-                    raise doubt from None
-                time.sleep(AGAIN_S)
+            except (Unreachable, InDoubt) as e:
+                failed = failed if isinstance(failed, InDoubt) else e
+            if isinstance(failed, Unreachable):
+                raise Overtaken(failed.reason) from failed  # the next attempt finds out whether the log is there
+            if time.monotonic() > deadline:
+                self._unapplied = True
+                raise failed
+            time.sleep(AGAIN_S)
         if not found or found[0].token != record.token:
-            raise Overtaken(f"record {record.number} was not appended")
+            raise Overtaken(f"record {record.number} is another host's")
 
     def _take(self) -> None:
         """The baton, with all that others have appended applied here."""

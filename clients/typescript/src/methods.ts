@@ -258,6 +258,7 @@ export interface RecallArguments {
   scores?: boolean;
   archive?: boolean;
   preview?: boolean;
+  format?: string;
 }
 
 export interface RecentArguments {
@@ -728,7 +729,8 @@ export interface Methods {
   read(given: ReadArguments): Promise<Json>;
   /**
    * {"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant. ``preview``: somebody
-   * looks at what an agent would get, which counts neither as a question nor as a saving.
+   * looks at what an agent would get, which counts neither as a question nor as a saving. ``format``: "text",
+   * "markdown", "jsonl" or "xml".
    */
   recall(given: RecallArguments): Promise<Json>;
   /**

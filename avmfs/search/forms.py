@@ -1,0 +1,133 @@
+"""How a recall is written for a reader that wants Markdown, JSON lines or XML in place of plain text (docs/FORMATS.md).
+
+Owns what stands around an item and how its words are quoted, so that no note can end its own quotation. Called by pack,
+which chooses, cuts and counts. Each form has the nonce in its first and in its last line, and behind what is not to be
+trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Final, Literal, Protocol, get_args
+
+from avmfs.text.escapes import json_safe, visible, visible_lines
+
+Format = Literal["text", "markdown", "jsonl", "xml"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+_NO_XML: Final = {0xFFFE: None, 0xFFFF: None}
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the first line says. ``notice``: what had no part in the answer, or why nothing is in it; "" for neither."""
+
+    items: int
+    tokens: int
+    strategy: str
+    seq: int
+    nonce: str
+    notice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """What is given of one document. ``day`` in ISO 8601; ``noted``: what links and other notes say of it, in words;
+    ``untrusted``: where it came from, if that is to be marked."""
+
+    handle: str
+    path: str
+    version: int
+    author: str
+    day: str
+    relevance: float
+    noted: tuple[str, ...]
+    untrusted: str
+    text: str
+
+
+def closing(nonce: str, came: str) -> str:
+    """What ends a quotation that is not to be trusted, behind a line end: no text knows the nonce."""
+    return f"\n  ({nonce or 'end'} untrusted ends)" if came else ""
+
+
+class Form(Protocol):
+    """``prose``: lines for people, such as the banner of urgent mail, may stand above it."""
+
+    prose: bool
+
+    def opening(self, around: Around) -> str: ...
+    def item(self, quoted: Quoted, nonce: str) -> str: ...
+    def closing(self, around: Around) -> str: ...
+
+
+class Markdown:
+    prose = True
+
+    def opening(self, around: Around) -> str:
+        notice = f"# {around.notice}\n" if around.notice else ""
+        items = f"{around.items} item{'' if around.items == 1 else 's'}"
+        return f"{notice}## Relevant Memory ({items}, {around.tokens} tokens) {around.nonce}\n"
+
+    def item(self, quoted: Quoted, nonce: str) -> str:
+        came = f"untrusted: {quoted.untrusted}" if quoted.untrusted else ""
+        about = ", ".join(filter(None, (came, f"v{quoted.version}", quoted.author, quoted.day, *quoted.noted)))
+        text = "".join(f"> {line}\n" for line in quoted.text.split("\n"))
+        end = f"> ({nonce} untrusted ends)\n" if came else ""
+        return f"### @{quoted.handle} ({about}) {quoted.path}\n{text}{end}"
+
+    def closing(self, around: Around) -> str:
+        return f"\n({around.strategy} · seq={around.seq} {around.nonce})\n"
+
+
+class Jsonl:
+    prose = False
+
+    def opening(self, around: Around) -> str:
+        said = {name: getattr(around, name) for name in ("items", "nonce", "seq", "strategy", "tokens")}
+        return f"{json_safe(said | ({'notice': around.notice} if around.notice else {}))}\n"
+
+    def item(self, quoted: Quoted, nonce: str) -> str:
+        about = _about(quoted) | {"version": quoted.version, "relevance": round(quoted.relevance, 2)}
+        told = {"note": about, "text": quoted.text}  # in this order: whose words they are is read before them
+        return f"{json_safe(told | ({'untrusted_ends': nonce} if quoted.untrusted else {}))}\n"
+
+    def closing(self, around: Around) -> str:
+        return f"{json_safe({'nonce': around.nonce, 'seq': around.seq})}\n"
+
+
+class Xml:
+    prose = False
+
+    def opening(self, around: Around) -> str:
+        said = {name: str(getattr(around, name)) for name in ("items", "tokens", "strategy", "seq", "nonce")}
+        return f"<memory{_attributes(said | ({'notice': around.notice} if around.notice else {}))}>\n"
+
+    def item(self, quoted: Quoted, nonce: str) -> str:
+        about = _about(quoted) | {"version": str(quoted.version), "relevance": f"{quoted.relevance:.2f}"}
+        end = f"({nonce} untrusted ends)\n" if quoted.untrusted else ""
+        text = escape(visible_lines(quoted.text).translate(_NO_XML), quote=False)
+        return f"<note{_attributes(about)}>\n{text}\n{end}</note>\n"
+
+    def closing(self, around: Around) -> str:
+        return f"</memory><!-- {around.nonce} -->\n"
+
+
+def _about(quoted: Quoted) -> dict[str, object]:
+    """What is said of a note beside numbers; nothing of what there is nothing to say of."""
+    found: dict[str, object] = {"untrusted": quoted.untrusted} if quoted.untrusted else {}
+    found |= {"handle": f"@{quoted.handle}", "path": quoted.path, "author": quoted.author, "day": quoted.day}
+    return found | ({"noted": ", ".join(quoted.noted)} if quoted.noted else {})
+
+
+def _attributes(values: Mapping[str, object]) -> str:
+    return "".join(f' {name}="{escape(visible(str(each)).translate(_NO_XML))}"' for name, each in values.items())
+
+
+def structured(form: str) -> bool:
+    """Whether nothing may stand above it."""
+    return (found := FORMS.get(form)) is not None and not found.prose
+
+
+FORMS: Final[Mapping[str, Form | None]] = {"text": None, "markdown": Markdown(), "jsonl": Jsonl(), "xml": Xml()}
