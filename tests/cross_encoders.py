@@ -70,7 +70,7 @@ def make(folder: Path, figures: int = 1) -> Path:
         helper.make_tensor_value_info(name, TensorProto.INT64, ["pairs", "tokens"])
         for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
-    shape = ["pairs", figures] if figures else ["pairs", "tokens", len(WORDS)]
+    shape: list[str | int | None] = ["pairs", figures] if figures else ["pairs", "tokens", len(WORDS)]
     out = helper.make_tensor_value_info(("hot", "logit", "two", "three")[figures], TensorProto.FLOAT, shape)
     graph = helper.make_graph(
         nodes, "cross-encoder", inputs, [out], [numpy_helper.from_array(value, name) for name, value in tensors.items()]
