@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import pytest
 from avmfs_config import ConsolidateSettings
 from avmfs_daemon.consolidation import Consolidation
-from views_fixtures import Agent, World, opened
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
@@ -23,6 +22,7 @@ from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, Note, redundant
 from avmfs.services import Services
 from avmfs.store.commands.versions import TAGS_MAX
+from tests.unit.views_fixtures import Agent, World, opened
 
 FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
 ALIKE = [

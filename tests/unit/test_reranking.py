@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import cross_encoders
 import numpy as np
 import pytest
 from avmfs_config import RerankSettings, default_settings, load_settings
 from avmfs_daemon import reranking as service
 from avmfs_daemon.embedding import EmbeddingService, PipeEmbedder
-from fakes import MemoryCorpus
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
@@ -31,6 +29,8 @@ from avmfs.search.engine import Engine
 from avmfs.search.pack import format_search
 from avmfs.search.reranking import Second
 from avmfs.text.tokens import TokenCounter
+from tests import cross_encoders
+from tests.unit.fakes import MemoryCorpus
 
 ALICE = Principal("alice")
 Q = "why is the car slow"
@@ -174,7 +174,7 @@ def test_where_only_the_reranker_is_missing_the_line_speaks_of_it_alone() -> Non
 
 @contextlib.contextmanager
 def served(
-    answer: Callable[[http.server.BaseHTTPRequestHandler, dict[str, Any]], None],
+    answer: Callable[[http.server.BaseHTTPRequestHandler, dict[str, Any]], object],
 ) -> Iterator[tuple[str, list[Any]]]:
     """An address, and what was asked there: headers and body."""
     seen: list[Any] = []
@@ -309,7 +309,7 @@ def test_a_key_that_is_not_there_is_an_error_that_names_its_place(tmp_path: Path
         ({"key_file": tmp_path / "empty"}, "empty has no key"),
     ):
         with pytest.raises(EmbeddingUnavailable, match=reason):
-            Endpoint(RerankSettings(endpoint=url, **more)).judged("q", ["a"])  # type: ignore[arg-type]
+            Endpoint(RerankSettings(endpoint=url, **more)).judged("q", ["a"])
 
 
 # In the daemon --------------------------------------------------------------------------------------------------
