@@ -358,7 +358,11 @@ def resting(pid: int, beats: int = 8) -> bool:
     """Return whether no thread of a process has run for a while, nor could have."""
     before: list[list[str]] = []
     for beat in range(beats):
-        threads = [stat.read_text().rpartition(")")[2].split() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+        try:
+            found = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+            return False
+        threads = [each.rpartition(")")[2].split() for each in found]
         if any(each[0] not in "ST" for each in threads) or (beat and [each[11:13] for each in threads] != before):
             return False
         before = [each[11:13] for each in threads]  # processor time
