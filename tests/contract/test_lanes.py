@@ -130,6 +130,18 @@ def test_work_inside_other_work_is_its_own(writer: WriterProcess) -> None:
         assert create(second, "inner") == inner
 
 
+def test_work_that_is_done_is_left_to_nobody(writer: WriterProcess) -> None:
+    """Or the next commit of the same file would be answered with this one's answer."""
+    memory = handover.make()
+    first = process(writer, memory)
+    with first.once(COMMIT, 9):
+        made = create(first, "a")
+    second = process(writer, memory)
+    assert not second.left(COMMIT, 9)
+    with second.once(COMMIT, 9):
+        assert not second.repeats() and create(second, "b") != made
+
+
 def test_work_that_nobody_takes_up_gives_its_lanes_back(writer: WriterProcess) -> None:
     memory = handover.make()
     first = process(writer, memory)
