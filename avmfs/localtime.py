@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
 
 from avmfs.errors import Invalid
+
+DAY_NS: Final = 86_400 * 10**9
 
 
 class LocalZone(tzinfo):

@@ -14,7 +14,7 @@ ANSWERS = {"car": ("automobile", "brake"), "slow": ("stuck",), "coffee": ("tea",
 
 def make(folder: Path, figures: int = 1) -> Path:
     """The sum of a matrix over all pairs of a word of the question and a word of the passage, less 3: a logit; with
-    ``figures`` 2 beside a zero."""
+    ``figures`` 2 beside a zero. With 0 a vector for each token, of which no two words have anything in common."""
     folder.mkdir(parents=True)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -70,9 +70,8 @@ def make(folder: Path, figures: int = 1) -> Path:
         helper.make_tensor_value_info(name, TensorProto.INT64, ["pairs", "tokens"])
         for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
-    out = helper.make_tensor_value_info(
-        {1: "logit", 2: "two", 3: "three"}[figures], TensorProto.FLOAT, ["pairs", figures]
-    )
+    shape: list[str | int | None] = ["pairs", figures] if figures else ["pairs", "tokens", len(WORDS)]
+    out = helper.make_tensor_value_info(("hot", "logit", "two", "three")[figures], TensorProto.FLOAT, shape)
     graph = helper.make_graph(
         nodes, "cross-encoder", inputs, [out], [numpy_helper.from_array(value, name) for name, value in tensors.items()]
     )

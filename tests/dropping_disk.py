@@ -35,11 +35,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from disk_model import Directory, Disk, File, Keep, Names, Node, Symlink
-
 from avmfs.fuse import protocol as p
 from avmfs.fuse.device import mount
 from avmfs.fuse.protocol import Op
+from tests.disk_model import Directory, Disk, File, Keep, Names, Node, Symlink
 
 ANSWER_S: Final = 200
 LARGEST: Final = 1 << 20  # bytes of one write
@@ -57,7 +56,7 @@ class DroppingDisk:
         self._ours.settimeout(ANSWER_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, os.fspath(path), names, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, os.fspath(path), names, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,  # a signal to all that the test started would leave a dead mount
@@ -214,7 +213,7 @@ class Server:
 
     def _loop(self) -> None:
         while True:
-            watched = [self._control] if self._frozen else [self._control, self._device]
+            watched: list[Any] = [self._control] if self._frozen else [self._control, self._device]
             patience = max(0.0, self._due[0][0] - time.monotonic()) if self._due and not self._frozen else None
             ready = select.select(watched, [], [], patience)[0]
             while self._due and not self._frozen and self._due[0][0] <= time.monotonic():

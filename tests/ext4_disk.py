@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from disk_model import Keep
+
+from tests.disk_model import Keep
 
 _SHUTDOWN: Final = 0x8004587D  # _IOR('X', 125, __u32)
 _NO_LOG_FLUSH: Final = 2

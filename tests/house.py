@@ -1,4 +1,4 @@
-"""The figures of the code itself: ``python tests/house.py``. Nothing is imported of the product, all is read as text.
+"""The figures of the code itself: ``python -m tests.house``. Nothing is imported of the product, all is read as text.
 
 Prints the rooms of the store (``ROOMS`` of test_layers.py) with what each may import, and of all that is shipped how
 long files and functions are, and how many there are of what there should be few of.
@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
-from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent / "unit"))
-
-from test_layers import ROOMS, SOURCES, modules, room, tree
+from tests.unit.test_layers import ROOMS, SOURCES, modules, room, tree
 
 FEW = {
     "fmt: skip": r"# fmt: skip",

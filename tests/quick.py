@@ -30,10 +30,8 @@ def changed(base: str) -> set[Path]:
 
 
 def module(path: Path) -> str:
-    """Return the name by which tests import a file: avmfs.store.store, or store_world for a helper of the tests."""
+    """Return the name by which tests import a file: avmfs.store.store, tests.contract.store_world."""
     parts = path.with_suffix("").parts
-    if parts[0] == "tests":
-        return parts[-1]
     return ".".join(parts[parts[0] in ROOTS :]).removesuffix(".__init__")
 
 
@@ -51,10 +49,9 @@ def imports(path: Path) -> set[str]:
 def chosen(files: set[Path], tests: Path) -> list[Path]:
     """Return the tests of a folder that are themselves among the changed files or import one of them, as all of them
     import the folder's conftest.py."""
-    helpers = (tests, tests.parent)  # files of other folders of tests have names of their own there
-    ours = (path for path in files if path.parts[0] != "tests" or TREE / path.parent in helpers)
-    modules = {module(path) for path in ours if path.suffix == ".py"}
-    fixtures = {"conftest"} | imports(tests / "conftest.py")
+    modules = {module(path) for path in files if path.suffix == ".py"}
+    conftest = tests / "conftest.py"
+    fixtures = {"tests.conftest", module(conftest.relative_to(TREE))} | imports(conftest)
     return [
         path
         for path in sorted(tests.glob("test_*.py"))

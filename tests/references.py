@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import typescript
 
 from avmfs.cli.clients import plugin
 from avmfs.mcp import prompts, registry, resources
@@ -26,6 +25,7 @@ from avmfs.mcp.registry import Tool
 from avmfs.views.about import accepts, call, places
 from avmfs.views.registry import all_views
 from benchmarks import report
+from tests import typescript
 
 TREE: Final = Path(__file__).parents[1]
 CLI, VIEWS, MCP = (TREE / "docs" / f"{name}.md" for name in ("CLI", "VIEWS", "MCP"))

@@ -11,12 +11,12 @@ from datetime import datetime, tzinfo
 
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound
+from avmfs.localtime import DAY_NS
 from avmfs.lru import LRU
 from avmfs.node import Moment
 from avmfs.store.queries.nodes import Reader
 
 RESTS_NS, KEPT = 60 * 10**9, 64
-_DAY_NS = 86_400 * 10**9
 
 
 def parse(text: str, now: int, zone: tzinfo) -> Moment | int | str:
@@ -27,7 +27,7 @@ def parse(text: str, now: int, zone: tzinfo) -> Moment | int | str:
     if kind == "snap":
         return rest
     if text == "yesterday":
-        return now - _DAY_NS
+        return now - DAY_NS
     try:
         if text.startswith("-"):
             return now - mail.parse_duration(text[1:])

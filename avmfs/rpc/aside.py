@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from avmfs import paths
 from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound
+from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory
 from avmfs.rpc import files
 from avmfs.rpc.methods import Limit, method
@@ -16,7 +17,6 @@ from avmfs.views import quarantine as views
 LOOKED_AT = 100_000  # removals among which one of that name is looked for
 DAYS_MOST = 36_500
 AT_ONCE = 256  # removed in one transaction, for which others wait
-_DAY_NS = 24 * 3600 * 10**9
 
 
 @method
@@ -68,7 +68,7 @@ def empty_trash(
     """{"removed"}: how many files are gone for good, of those that this agent may remove."""
     memory.enroll()
     below = {} if under is None else {"under": list(memory.real_parts(paths.raw(under)))}
-    before, total, more = memory.now() - int(older_than_days * _DAY_NS), 0, True
+    before, total, more = memory.now() - int(older_than_days * DAY_NS), 0, True
     while more:
         done = memory.submit("empty_trash", before=before, limit=AT_ONCE, **below)
         total, more = total + done["removed"], done["more"]

@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from avmfs.text import segment
@@ -57,6 +57,8 @@ SITTING: Final = 3600 * 10**9
 TOGETHER: Final = -6.0
 """Weight of having been written within so many ns: what one writes in one sitting stands beside each other."""
 BIAS: Final = 1.0
+ALIKE: Final = CHANGE + BIAS + SHARED + OVERLAP + ASKED
+"""The most that the texts of two hits may speak for them."""
 SURE: Final = 5.0
 """From which it is said that one replaces the other. The order is changed from 0."""
 
@@ -122,8 +124,7 @@ def ordered(
                 told[that] = min(told[that], told[this] - 1)
         # One that has not what the question quotes does not come before one that has.
         if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other):
-            proof = _proof(rarity, best, other, newer, apart and at == 1)
-            proofs.setdefault(at, proof + math.log(weight))
+            proofs.setdefault(at, _proof(rarity, best, other, newer, apart and at == 1, math.log(weight)))
     matter = [at for at, proof in proofs.items() if proof >= 0]
 
     def when(at: int) -> int:
@@ -160,18 +161,19 @@ def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
     return lambda time: (0 < stop <= time, -time)
 
 
-def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, apart: bool) -> float:
-    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now. ``apart``: no
-    third hit answers as well."""
-    if apart and rarity.one_word(better.hit.text, other.hit.text):
-        proof = ONE_WORD
-    else:
-        proof = rarity.likeness(better.hit.text, other.hit.text)
-        proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, apart: bool, proof: float) -> float:
+    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now, beginning at
+    ``proof``. ``apart``: no third hit answers as well."""
+    proof += TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0
     proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
     terms = max(len(_terms(each.hit.text)) for each in (better, other))
-    proof += LONG * max(math.log(terms / STATEMENT), 0.0)
-    return proof + (TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0)
+    proof += LONG * max(math.log(max(terms, 1) / STATEMENT), 0.0)
+    if proof + ALIKE < 0:  # as most pairs are; to count the words of all hits is dear
+        return -math.inf
+    if apart and rarity.one_word(better.hit.text, other.hit.text):
+        return proof + ONE_WORD
+    proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+    return proof + rarity.likeness(better.hit.text, other.hit.text)
 
 
 def moved(one: Scored, place: Scored) -> Scored:
@@ -186,12 +188,21 @@ class Rarity:
     """How much words of these hits tell, by how few of them have each."""
 
     def __init__(self, hits: Sequence[Scored], q: str) -> None:
-        holders = Counter(term for scored in hits for term in _terms(scored.hit.text))
-        self._weights = {term: math.log(1 + USUAL / count) for term, count in holders.items()}
-        self._terms = _terms(q)
-        self._asked = self._terms & holders.keys()
-        self._question = self._sum(self._asked) + len(self._terms - self._asked) * _UNSEEN or 1.0
+        self._hits, self._terms = hits, _terms(q)
         self._sums: dict[str, float] = {}
+
+    @cached_property
+    def _weights(self) -> dict[str, float]:
+        holders = Counter(term for scored in self._hits for term in _terms(scored.hit.text))
+        return {term: math.log(1 + USUAL / count) for term, count in holders.items()}
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        return self._terms & self._weights.keys()
+
+    @cached_property
+    def _question(self) -> float:
+        return self._sum(self._asked) + len(self._terms - self._asked) * _UNSEEN or 1.0
 
     def likeness(self, better: str, other: str) -> float:
         """Of two texts, of which ``better`` ranks higher: above 0 where they are likely to be of one matter."""

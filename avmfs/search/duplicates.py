@@ -143,8 +143,11 @@ _SENTENCES: Final = 3
 _LABEL: Final = re.compile(r"\A\W*(?:note|reminder|remember|fyi|nb|memo)\s*[:,–—-]\s*", re.IGNORECASE)
 _WRAPPED: Final = re.compile(r"(?<=[^\s.!?…:])[ \t]*\n[ \t]*(?=[a-zà-öø-ÿ])")
 _OF_THEN: Final = re.compile(
-    r"\b(?:today|tonight|yesterday|tomorrow|now|currently|recently|just|ago|this (?:morning|afternoon|evening|week"
-    r"|weekend|month|quarter|year)|last|next|heute|gestern|morgen|jetzt|hoy|ayer|mañana|ahora|aujourd['’]hui|hier"
+    r"\b(?:today|tonight|yesterday|tomorrow|now|currently|recently|ago|this (?:morning|afternoon|evening|week"
+    r"|weekend|month|quarter|year)"
+    r"|just (?:\w+ed|(?:been|bought|came|did|found|gave|gone|got|had|heard|left|lost|made|met|ran"
+    r"|read|said|sat|saw|seen|sent|set|spoke|told|took|went|won|wrote|back|in|off|out)\b)"
+    r"|last|next|heute|gestern|morgen|jetzt|hoy|ayer|mañana|ahora|aujourd['’]hui|hier"
     r"|demain|сегодня|вчера|завтра|сейчас)\b|今天|昨天|明天|现在|刚才|今日|昨日|اليوم|أمس|غدا|الآن",
     re.IGNORECASE,
 )

@@ -18,6 +18,9 @@ from avmfs.search.engine import Scored
 
 CHARACTERS: Final = 2000
 """Of a passage that are read: as many as a cross-encoder takes."""
+MOST: Final = 1.0
+"""Score of the best hit up to which what is said counts in shares of it: what lies above (talk has 3, for its sessions
+and contexts) is no nearness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Second:
             said = self.reranker.judged(q, [scored.hit.text[:CHARACTERS] for scored in head])
         except EmbeddingUnavailable as e:
             return list(found), f"{RERANKER}: {e.reason}"
-        unit = self.settings.weight * max(0.0, *(scored.score for scored in head))
+        unit = self.settings.weight * min(max(0.0, *(scored.score for scored in head)), MOST)
         weighed = [
             replace(scored, score=scored.score + unit * figure, parts={**scored.parts, "rerank": unit * figure})
             for scored, figure in zip(head, said.tolist(), strict=True)

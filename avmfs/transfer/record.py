@@ -23,7 +23,8 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d
 class Door(Protocol):
     """Where methods can be called (avmfs.rpc.client)."""
 
-    agent: str
+    @property
+    def agent(self) -> str: ...
 
     def call(self, method: str, **arguments: Any) -> Any: ...
 

@@ -73,21 +73,22 @@ class Attributer:
             nlink = 2 + self._store.cached_subdirectories(self._who, node.id)
             if self._closed and node.id == ROOT:
                 mode &= ~0o077
-        uid, gid = self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid
         size = node.size if self._size is None else self._size(node)
-        return Attributes(node.id, mode, nlink, uid, gid, size, node.atime, node.mtime, node.ctime)
+        return Attributes(node.id, mode, nlink, *self._owned(node), size, node.atime, node.mtime, node.ctime)
 
     def of_past(self, then: Moment, node: Node) -> Attributes:
         """Of a node as it was. A directory's link count says nothing: 1 tells find(1) so."""
-        uid, gid = self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid
         number = inode(b"%d@%s" % (node.id, then.key))
-        return Attributes(number, mode_of(node, False), 1, uid, gid, node.size, node.mtime, node.mtime, node.mtime)
+        times = (node.mtime, node.mtime, node.mtime)
+        return Attributes(number, mode_of(node, False), 1, *self._owned(node), node.size, *times)
 
     def of_new(self, node: Node) -> Attributes:
         """Of a file that has just been made here."""
-        uid, gid = self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid
         mode, times = stat.S_IFREG | node.mode, (node.atime, node.mtime, node.ctime)
-        return Attributes(node.id, mode, 1, uid, gid, node.size, *times)
+        return Attributes(node.id, mode, 1, *self._owned(node), node.size, *times)
+
+    def _owned(self, node: Node) -> tuple[int, int]:
+        return self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid
 
     def recorded(self, caller: Caller, where: Address) -> dict[str, int | None]:
         """Owner to record: None where it is the mount's, so that other mounts show their own. In a directory with the

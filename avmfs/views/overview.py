@@ -16,6 +16,7 @@ import numpy as np
 
 from avmfs import paths
 from avmfs.agents import mail
+from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory
 from avmfs.node import Hit, Message
 from avmfs.search.index import SearchIndex
@@ -87,7 +88,6 @@ def first_line(hit: Hit) -> str:
 
 
 LINE: Final = 80
-_DAY: Final = 86_400 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bo
     index = memory.around.store.search_index(memory.who)
     under, table, now = parts(directory), index.table(), memory.now()
     _, first = np.unique(table.documents, return_index=True)  # the first passage of each file has the least id
-    since, times = now - int(days * _DAY), table.times
+    since, times = now - int(days * DAY_NS), table.times
     first = first[times[first] <= since] if cold else first[(times[first] > since) & (times[first] <= now)]
     if (inside := index.below(under)) is not None:
         first = first[np.isin(table.passages[first], np.fromiter(inside, np.int64, len(inside)))]

@@ -181,7 +181,7 @@ class RerankSettings:
     `model` is a folder with a cross-encoder (tokenizer.json and an ONNX file), `endpoint` the address of a /rerank as
     Cohere, Jina and others have it, where `name` says which model, and the key is the value of the environment variable
     `key_env` or the text of `key_file`. The first `top` hits get `weight` times what it says of them (0 to 1), in
-    shares of the best hit's score. After `timeout_s` the answer goes out without.
+    shares of the best hit's score, or of 1 where that is more. After `timeout_s` the answer goes out without.
     """
 
     model: Path | None = None

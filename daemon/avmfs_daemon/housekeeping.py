@@ -17,6 +17,7 @@ from avmfs_config import Limits
 from avmfs.agents.auditing import Chainer
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
+from avmfs.localtime import DAY_NS
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import Store
@@ -34,7 +35,6 @@ REAPED: Final = 256  # and so many are freed at once: others wait for it
 MAIL_S: Final = 300.0
 MAIL_AT_ONCE: Final = 1000  # in one transaction, for which others wait
 MAIL_ROUNDS: Final = 100
-DAY_NS: Final = 24 * 3600 * 1_000_000_000
 PAST_S: Final = 600.0  # between two looks at what the past and the trash need not keep
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * DAY_NS

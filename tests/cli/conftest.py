@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "mcp"))
-
-from mount_world import World
-from shells import Shell, configured, environment
-
 from avmfs import AVM
+from tests.cli.shells import Shell, configured, environment
+from tests.mount.mount_world import World
 
 Open = Callable[[str], AVM]
 

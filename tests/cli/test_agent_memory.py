@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World
-from shells import environment
 
 from avmfs import AVM, avm
 from avmfs.api import agent_memory
 from avmfs.errors import AvmError, Busy, Invalid, NotFound
 from avmfs.rpc.client import RemoteDoor
+from tests.cli.shells import environment
+from tests.mount.mount_world import World
 
 pytestmark = pytest.mark.mount
 Open = Callable[[str], AVM]

@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.aio import AsyncAVM
+from tests.cli.shells import Shell
 
 
 def test_calls_are_coroutines_and_at_once(alone: Shell) -> None:

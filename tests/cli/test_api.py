@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mount_world import World
-from shells import LIMIT_S, Shell, configured, environment
 
 from avmfs import AVM
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.rpc.client import RemoteDoor
 from avmfs.rpc.local import LocalDoor
+from tests.cli.shells import LIMIT_S, Shell, configured, environment
+from tests.mount.mount_world import World
 
 pytestmark = pytest.mark.mount
 

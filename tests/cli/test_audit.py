@@ -12,8 +12,6 @@ from typing import Any
 
 import apsw
 import pytest
-from mount_world import World, until
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.access import Policy
@@ -21,6 +19,8 @@ from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.cli.shells import Shell
+from tests.mount.mount_world import World, until
 
 pytestmark = pytest.mark.mount
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mount_world import until
-from shells import Shell, configured, environment
 
 from avmfs.store.files.store_lock import StoreLock
+from tests.cli.shells import Shell, configured, environment
+from tests.mount.mount_world import until
 
 
 @pytest.fixture

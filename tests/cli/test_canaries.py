@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import peers
 import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp.shared.exceptions import MCPError
-from mount_world import World, cat, echo, housekeeping_is_done, release_claims, until, view
-from shells import Shell, environment
 
 from avmfs import AVM
 from avmfs.errors import AvmError
 from avmfs.rpc.client import RemoteDoor
 from avmfs.views import registry
+from tests.cli.shells import Shell, environment
+from tests.mcp import peers
+from tests.mount.mount_world import World, cat, echo, housekeeping_is_done, release_claims, until, view
 
 pytestmark = pytest.mark.mount
 

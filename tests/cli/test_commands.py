@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World
-from shells import LIMIT_S, QuickShell, Shell, configured, environment
 
 from avmfs.cli.commands import COMMANDS
+from tests.cli.shells import LIMIT_S, QuickShell, Shell, configured, environment
+from tests.mount.mount_world import World
 
 pytestmark = pytest.mark.mount
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.errors import Invalid
+from tests.cli.shells import Shell
 
 pytest.importorskip("crewai.memory.storage.backend")
 

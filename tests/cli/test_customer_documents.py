@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import customer_documents as documents
 import pytest
 import yaml
-from customer_documents import Snippet
-from mount_world import sh, until
 
 from avmfs import AVM
 from avmfs.embedding import EmbeddingBackend, EmbeddingStore
+from tests.cli import customer_documents as documents
+from tests.cli.customer_documents import Snippet
+from tests.mount.mount_world import sh, until
 
 pytestmark = pytest.mark.mount
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mount_world import World
-from shells import QuickShell, Shell, environment
 
 from avmfs import AVM
 from avmfs.errors import Invalid, NotFound
+from tests.cli.shells import QuickShell, Shell, environment
+from tests.mount.mount_world import World
 
 pytestmark = pytest.mark.mount
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mount_world import World
-from shells import LIMIT_S, Shell
 
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
 from avmfs.rpc.client import REQUEST_LIMIT
+from tests.cli.shells import LIMIT_S, Shell
+from tests.mount.mount_world import World
 
 Open = Callable[[str], AVM]
 
@@ -126,7 +126,7 @@ def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
     memory = avm.agent_memory()
     avm.write("/private/there.md", "x")
     for call in (
-        lambda: avm.write("/private/n", 5),
+        lambda: avm.write("/private/n", 5),  # type: ignore[arg-type]
         lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
         lambda: memory.remember("x", tags="market"),
         lambda: memory.batch_remember("one text"),

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World, until
-from shells import LIMIT_S, QuickShell, Shell, configured, environment
 
 from avmfs.cli import colour
 from avmfs.cli.commands import COMMANDS
 from avmfs.store.files.store_lock import StoreLock
+from tests.cli.shells import LIMIT_S, QuickShell, Shell, configured, environment
+from tests.mount.mount_world import World, until
 
 pytestmark = pytest.mark.mount
 
@@ -649,7 +649,7 @@ def test_config_says_where_each_value_comes_from(alone: Shell) -> None:
 # --- on a terminal
 
 
-def on_a_terminal(shell: Shell, *arguments: str, typed: bytes = b"", **environ: str) -> tuple[int, str]:
+def on_a_terminal(shell: Shell, *arguments: str, typed: bytes = b"", **environ: Any) -> tuple[int, str]:
     """Exit code and what the terminal shows."""
     main, side = pty.openpty()
     process = subprocess.Popen(
@@ -683,14 +683,15 @@ def test_colour_is_for_terminals_and_not_for_data(world: World) -> None:
     shell.run("write", A, "# Title\n")
     shell.run("append", A, "more")
     assert "\x1b[32m+more\x1b[0m" in on_a_terminal(shell, "diff", A)[1]
-    for arguments, environ in (
+    plainly: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         (("diff", A, "--no-color"), {}),
         (("--no-color", "diff", A), {}),
         (("diff", A), {"NO_COLOR": "1"}),
         (("diff", A), {"TERM": "dumb"}),
         (("diff", A, "--json"), {}),
         (("read", A), {}),
-    ):
+    ]
+    for arguments, environ in plainly:
         code, shown = on_a_terminal(shell, *arguments, **environ)
         assert code == 0 and "\x1b" not in shown, (arguments, shown)
     plain = "## H\n@k7f2  [0.85] /memory/a.md  - not this\n-rw-r--r-- a\n-> /b (x)\n(nothing)\n"

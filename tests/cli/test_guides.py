@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 import pytest
 from avmfs_daemon.main import cli as daemon
-from shells import environment
 
 from avmfs.cli.main import avm
 from avmfs.mcp.main import avm_mcp
+from tests.cli.shells import environment
 
 pytestmark = pytest.mark.mount
 

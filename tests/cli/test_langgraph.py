@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.errors import Invalid
+from tests.cli.shells import Shell
 
 pytest.importorskip("langgraph.store.base")
 
@@ -73,7 +73,7 @@ def test_what_langgraphs_own_store_answers_this_answers(avm: AVM) -> None:
         {"prefix": ("users",), "max_depth": 2, "limit": 2, "offset": 1},
         {"suffix": ("none",)},
     ):
-        assert ours.list_namespaces(**given) == theirs.list_namespaces(**given), given  # type: ignore[arg-type]
+        assert ours.list_namespaces(**given) == theirs.list_namespaces(**given), given
 
 
 def test_a_search_ranks_pages_and_scores(avm: AVM) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
+from tests.cli.shells import Shell
 
 pytest.importorskip("llama_index.core.memory")
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shells import LIMIT_S, Shell
+from tests.cli.shells import LIMIT_S, Shell
 
 
 def test_the_engine_is_tried_and_written_and_the_rest_of_the_file_stays(alone: Shell) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shells import Shell
 
 from avmfs import AVM
 from avmfs.adapters.openai_agents import AvmSession
 from avmfs.errors import Invalid
+from tests.cli.shells import Shell
 
 
 @pytest.fixture
@@ -79,13 +79,13 @@ def test_a_line_that_is_no_json_is_named(avm: AVM) -> None:
 
 
 def test_the_runner_goes_on_with_a_session_of_another_process(avm: AVM, monkeypatch: pytest.MonkeyPatch) -> None:
-    agents = pytest.importorskip("agents")
+    agents: Any = pytest.importorskip("agents")
     from agents.memory import Session, SessionSettings
     from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
     agents.set_tracing_disabled(True)
 
-    class Echo(agents.Model):  # type: ignore[misc]
+    class Echo(agents.Model):
         async def get_response(self, system_instructions: Any, input: Any, *given: Any, **named: Any) -> Any:
             said = [each["content"] for each in input if each.get("role") == "user"]
             text = ResponseOutputText(text=f"you said {said}", type="output_text", annotations=[])

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World, code_of, until
-from shells import QuickShell, Shell, configured, environment
 
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, NotFound
+from tests.cli.shells import QuickShell, Shell, configured, environment
+from tests.mount.mount_world import World, code_of, until
 
 pytestmark = pytest.mark.mount
 

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import references
-from mount_world import World
-from shells import Shell
 
 from avmfs.cli.commands import COMMANDS
+from tests import references
+from tests.cli.shells import Shell
+from tests.mount.mount_world import World
 
 
 def test_the_reference_has_every_command_as_its_help_prints_it(alone: Shell) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mount_world import World
-from shells import Shell, configured, environment
 
 from avmfs.cli import jsonc
 from avmfs.cli.clients import CLIENTS
+from tests.cli.shells import Shell, configured, environment
+from tests.mount.mount_world import World
 
 THEIRS = """\
 {

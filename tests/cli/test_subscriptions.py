@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from shells import QuickShell, environment
 
 from avmfs import AVM
 from avmfs.errors import Denied, NotFound
+from tests.cli.shells import QuickShell, environment
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_python_has_the_same(avm: QuickShell) -> None:
             alice.unsubscribe("/shared/*")
 
 
-def _until(bob: AVM) -> list[dict[str, object]]:
+def _until(bob: AVM) -> list[dict[str, Any]]:
     """A batch is told when its millisecond is over."""
     for _ in range(100):
         if found := bob.notices():

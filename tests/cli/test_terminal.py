@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from mount_world import World, needs
-from shells import LIMIT_S, Shell
 
 from avmfs.cli.session import Progress
+from tests.cli.shells import LIMIT_S, Shell
+from tests.mount.mount_world import World, needs
 
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(avm completion bash)"'),

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_world import Mode, Rule, World
+
+from tests.contract.store_world import Mode, Rule, World
 
 Build = Callable[..., World]
 
@@ -19,7 +20,7 @@ TWO_HOSTS = os.environ.get("AVM_TWO_HOSTS") == "1"
 
 @pytest.fixture(params=["attached"] if TWO_HOSTS else ["direct", "attached"])
 def mode(request: pytest.FixtureRequest) -> Mode:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import apsw
-from store_writer import SharedClock
 
 from avmfs import paths
 from avmfs.access import Policy, Principal, Scope
@@ -38,6 +37,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_attached, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.contract.store_writer import SharedClock
 from tests.equal_stores import differing
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")
@@ -52,7 +52,7 @@ class WriterProcess:
     def __init__(
         self, database: Path, clock: Path, rules: list[Rule] | None = None, default: str = "rw",
         connections: int | None = None, socket_path: Path | None = None,
-        constants: dict[str, dict[str, float]] | None = None, log: str = "",
+        constants: Mapping[str, Mapping[str, float]] | None = None, log: str = "",
     ) -> None:  # fmt: skip
         self.database = database
         self.rules, self.default = rules or [], default
@@ -227,11 +227,6 @@ class World:
         with self.reading(who) as reader:
             return reader.document(node)
 
-    def bytes(self, who: Principal, path: str) -> bytes:
-        node = self.node(who, path)
-        with self.reading(who) as reader:
-            return reader.read(node.id, 0, node.size)
-
     def history(self, who: Principal, path: str) -> list[bytes]:
         """The bytes of every version, oldest first."""
         document = self.document(who, path).id
@@ -308,6 +303,11 @@ class World:
 
     def newest_seq(self) -> int:
         return int(self.rows("select max(seq) from log where scope <> 0")[0][0])
+
+    def bytes(self, who: Principal, path: str) -> bytes:
+        node = self.node(who, path)
+        with self.reading(who) as reader:
+            return reader.read(node.id, 0, node.size)
 
 
 def rows(path: Path, sql: str, *bindings: Any) -> list[Any]:

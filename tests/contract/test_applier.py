@@ -9,7 +9,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import faults
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
@@ -20,6 +19,7 @@ from avmfs.store.schema.tables import MEMORY, PRIVATE
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.contract.store_world import faults
 
 ALICE = Principal("alice")
 
@@ -233,10 +233,12 @@ def test_handles_are_of_all_letters(monkeypatch: pytest.MonkeyPatch) -> None:
 def mentions(applier: Applier, number: int) -> dict[str, list[str]]:
     """Columns in which the number stands, by table; but for the log, which keeps everything, and its cursors."""
     found: dict[str, list[str]] = {}
-    for (table,) in applier.db.execute("select name from sqlite_schema where type = 'table'").fetchall():
+    tables: list[Any] = applier.db.execute("select name from sqlite_schema where type = 'table'").fetchall()
+    for (table,) in tables:
         if table in ("log", "passage_log", "vector_log") or table.startswith(("terms", "posting", "sqlite_")):
             continue
-        for _, column, *_ in applier.db.execute(f"pragma table_info({table})").fetchall():
+        columns: list[Any] = applier.db.execute(f"pragma table_info({table})").fetchall()
+        for _, column, *_ in columns:
             if one(applier, f"select 1 from {table} where {column} = ?", number):
                 found.setdefault(table, []).append(column)
     return found
@@ -434,7 +436,7 @@ def test_commands_change_few_pages(applier: Applier) -> None:
         pass
     edit = {"handle": 8, "edits": [["w", 2, b"another"]]}
     assert pages("commit", *({"node": node, **edit} for node in nodes)) <= 8
-    move = [{"parent": MEMORY, "name": name.encode(), "new_parent": MEMORY} for name in names]
+    move: list[dict[str, Any]] = [{"parent": MEMORY, "name": name.encode(), "new_parent": MEMORY} for name in names]
     assert pages("rename", *({**one, "new_name": one["name"] + b".md"} for one in move)) <= 6
     assert pages("unlink", *({"parent": MEMORY, "name": name.encode() + b".md"} for name in names)) <= 12
 

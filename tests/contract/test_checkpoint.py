@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import apsw
 import pytest
-from store_world import ALICE, WriterProcess
 
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.schema import database
@@ -24,6 +23,7 @@ from avmfs.store.writer.checkpoint import FRAME, Checkpointer
 from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.request import parse
 from avmfs.store.writer.scheduler import MOST_BYTES, Scheduler
+from tests.contract.store_world import ALICE, WriterProcess
 
 RESTART, HARD, LEFT = 120, 160, 10
 

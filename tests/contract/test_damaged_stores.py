@@ -21,8 +21,6 @@ from typing import Any
 import apsw
 import pytest
 from click.testing import CliRunner
-from small_disks import small_disk
-from store_world import faults
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors, repairing
@@ -36,6 +34,8 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import tables
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.contract.store_world import faults
+from tests.small_disks import small_disk
 
 pytestmark = pytest.mark.slow
 

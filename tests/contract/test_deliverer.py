@@ -11,18 +11,18 @@ import pytest
 from avmfs_config import Hook, WebhookSettings
 from avmfs_daemon import deliveries
 from avmfs_daemon.deliveries import Deliverer
-from store_world import ALICE, BOB, CAROL, Mode, World
 
 from avmfs.access import Principal
 from avmfs.agents import http_delivery
 from avmfs.errors import Denied
+from tests.contract.store_world import ALICE, BOB, CAROL, Mode, World
 
 URL = "https://example.com/hook"
 
 
 @pytest.fixture(params=["direct"])
 def mode(request: pytest.FixtureRequest) -> Mode:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 class Receivers:
@@ -68,7 +68,7 @@ def started(world: World, receivers: Receivers) -> Iterator[Callable[..., list[d
     for each in running:
         each.stop()
         each._thread.join(300)
-        until(lambda each=each: not each._busy)  # type: ignore[misc]
+        until(lambda each=each: not each._busy)
 
 
 def until(condition: Callable[[], Any], limit_s: float = 300.0) -> None:

@@ -114,7 +114,7 @@ class Running:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr(wal_sync.os, "fdatasync", made.fdatasync)
+    monkeypatch.setattr(os, "fdatasync", made.fdatasync)
     return made
 
 
@@ -447,7 +447,7 @@ def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
 ) -> None:
     """An append and the sync of its close come from one mount, one after the other."""
     threads: list[str] = []
-    monkeypatch.setattr(wal_sync.os, "fdatasync", lambda descriptor: threads.append(threading.current_thread().name))
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: threads.append(threading.current_thread().name))
     client = running.client
     appends, syncs = client._lane(b"a" * 16, 0), client._lane(b"b" * 16, 0)
     node = running.create("f").result(LIMIT_S)["node"]
@@ -469,7 +469,7 @@ def test_a_quick_disk_is_waited_for_without_another_thread(running: Running, mon
         if len(threads) % 8:
             time.sleep(2 * wal_sync.QUICK_S)
 
-    monkeypatch.setattr(wal_sync.os, "fdatasync", fdatasync)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
     with contextlib.closing(running.connect()) as other:
         for _ in range(16):
             running.ask("enroll").result(300)
@@ -532,7 +532,7 @@ def test_on_a_disk_that_is_nearly_full_what_is_removed_is_gone(
         running.ask("write_path", path=[b"memory", name], data=b"the harvest begins in June").result(LIMIT_S)
     monkeypatch.setattr(running.applier, "_clock", lambda: time.time_ns() + YOUNG_NS)
     for name, near in ((b"one", False), (b"two", True)):
-        full = property(lambda reserve, near=near: near, lambda reserve, value: None)  # type: ignore[misc]
+        full = property(lambda reserve, near=near: near, lambda reserve, value: None)
         monkeypatch.setattr(DiskReserve, "near", full, raising=False)
         removed = running.ask("unlink", parent=MEMORY, name=name, trash=True).result(LIMIT_S)
         assert removed["kept"] is not near
@@ -565,7 +565,7 @@ def test_room_that_cannot_be_made_stops_nobody(tmp_path: Path, monkeypatch: pyte
             raise OSError(28, "No space left on device")
         fsync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     running = Running(tmp_path)
     try:
         assert all(running.create(f"f{number}").result(LIMIT_S)["new"] for number in range(20))

@@ -164,33 +164,32 @@ def _random_command(random_: random.Random, told: Told, step: int) -> tuple[str,
     orphans = [row[0] for row in db.execute("select id from node where id > 15 and parent is null")]
     directories = [MEMORY, SHARED, *(row[0] for row in rows if row[3] == 2)]
     parent, name = random_.choice(directories), b"n%d" % random_.randrange(12)
-    here = random_.choice(rows) if rows else (MEMORY, MEMORY, b"none", 2)
+    here: Any = random_.choice(rows) if rows else (MEMORY, MEMORY, b"none", 2)
     files = [row[0] for row in rows if row[3] == 1] + orphans
     node = random_.choice(files) if files else SHARED
     place = {"parent": here[1], "name": bytes(here[2])}
-    return random_.choice(
-        [
-            ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
-            ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
-            ("mkdir", {"parent": parent, "name": name, "mode": 0o755}),
-            ("symlink", {"parent": parent, "name": name, "target": b"x"}),
-            ("unlink", place),
-            ("rmdir", place),
-            ("rename", {**place, "new_parent": parent, "new_name": random_.choice([name, name + b"~"])}),
-            ("rename", {**place, "new_parent": parent, "new_name": name}),
-            ("rename", {**place, "new_parent": parent, "new_name": name, "flags": EXCHANGE}),
-            (
-                "commit",
-                {"node": node, "handle": step, "edits": [["t", 0], ["w", random_.randrange(9000), b"x" * 3000]]},
-            ),
-            ("append", {"node": node, "handle": step, "data": b"y" * 700}),
-            ("set_attributes", {"node": node, "mode": 0o600}),
-            ("set_ttl", {"node": node, "expires": random_.choice([None, 1, 1 << 62])}),
-            ("set_shared", {"node": node, "agents": random_.choice([None, ["bob"], []])}),
-            ("set_tags", {"node": node, "add": ["t"], "remove": [], "replace": False}),
-            ("write_path", {"path": [b"memory", name, b"deep", b"f"], "data": b"z"}),
-            ("remember", {"path": [b"memory", name], "data": b"r", "created": 5}),
-            ("reap_expired", {}),
-            ("reap_orphans", {"nodes": orphans[:2]}),
-        ]
-    )
+    commands: list[tuple[str, dict[str, Any]]] = [
+        ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
+        ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
+        ("mkdir", {"parent": parent, "name": name, "mode": 0o755}),
+        ("symlink", {"parent": parent, "name": name, "target": b"x"}),
+        ("unlink", place),
+        ("rmdir", place),
+        ("rename", {**place, "new_parent": parent, "new_name": random_.choice([name, name + b"~"])}),
+        ("rename", {**place, "new_parent": parent, "new_name": name}),
+        ("rename", {**place, "new_parent": parent, "new_name": name, "flags": EXCHANGE}),
+        (
+            "commit",
+            {"node": node, "handle": step, "edits": [["t", 0], ["w", random_.randrange(9000), b"x" * 3000]]},
+        ),
+        ("append", {"node": node, "handle": step, "data": b"y" * 700}),
+        ("set_attributes", {"node": node, "mode": 0o600}),
+        ("set_ttl", {"node": node, "expires": random_.choice([None, 1, 1 << 62])}),
+        ("set_shared", {"node": node, "agents": random_.choice([None, ["bob"], []])}),
+        ("set_tags", {"node": node, "add": ["t"], "remove": [], "replace": False}),
+        ("write_path", {"path": [b"memory", name, b"deep", b"f"], "data": b"z"}),
+        ("remember", {"path": [b"memory", name], "data": b"r", "created": 5}),
+        ("reap_expired", {}),
+        ("reap_orphans", {"nodes": orphans[:2]}),
+    ]
+    return random_.choice(commands)

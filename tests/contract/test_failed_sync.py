@@ -19,9 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from dropping_disk import DroppingDisk
-from store_world import ALICE, RULES, WriterProcess, faults
-from thin_disks import thin_disk
 
 from avmfs.access import Policy
 from avmfs.errors import AvmError, NoSpace, StoreFailed
@@ -29,6 +26,9 @@ from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import open_direct
+from tests.contract.store_world import ALICE, RULES, WriterProcess, faults
+from tests.contract.thin_disks import thin_disk
+from tests.dropping_disk import DroppingDisk
 
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "2"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 30 * ROUNDS)]
@@ -214,7 +214,7 @@ def test_what_is_acknowledged_after_an_error_of_the_disk_is_there_after_power_lo
 DIRECT = """
 import sys
 from pathlib import Path
-from store_world import ALICE, RULES
+from tests.contract.store_world import ALICE, RULES
 from avmfs.access import Policy
 from avmfs.errors import StoreFailed
 from avmfs.store.store import open_direct
@@ -238,7 +238,7 @@ def direct(path: Path, *names: str) -> dict[str, list[str]]:
         text=True,
         timeout=LIMIT_S,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.fspath(Path(__file__).parent), *sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     said: dict[str, list[str]] = {"kept": [], "failed": []}
     for line in done.stdout.splitlines():

@@ -26,12 +26,12 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, RULES, WriterProcess
 
 from avmfs.access import Policy
 from avmfs.errors import AvmError
 from avmfs.store.backup import cluster
 from avmfs.store.store import Store, open_direct
+from tests.contract.store_world import ALICE, BOB, RULES, WriterProcess
 from tests.equal_stores import differing
 from tests.links import Link
 

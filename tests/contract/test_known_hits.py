@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
 from avmfs.node import Hit
 from avmfs.store.identity import OPERATOR
 from avmfs.store.index import hit_cache
 from avmfs.store.store import Store
+from tests.contract.store_world import ALICE, BOB, World
 
 FILES = tuple(f"/memory/{place}/{n}.md" for place in ("a", "b") for n in range(3))
 

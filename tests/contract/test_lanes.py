@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, WriterProcess
 
 from avmfs import handover
 from avmfs.errors import Exists
@@ -17,6 +16,7 @@ from avmfs.store.client.client import WriterClient
 from avmfs.store.client.inflight import COMMIT, REQUEST
 from avmfs.store.identity import proof
 from avmfs.store.schema.tables import SHARED
+from tests.contract.store_world import ALICE, WriterProcess
 
 
 @pytest.fixture
@@ -70,22 +70,25 @@ def test_a_repeated_submission_gets_its_first_answer(writer: WriterProcess) -> N
 
 
 def test_what_need_not_be_done_again_leaves_its_answer_to_nobody_else(writer: WriterProcess) -> None:
-    """Work may begin with something that it no longer finds to do, and may need more than before."""
+    """Work may no longer find to do what it began with, and may then need more than before."""
     memory = handover.make()
     first = process(writer, memory)
+    begin(first, REQUEST, 41)
+    other = create(first, "other")
     begin(first, REQUEST, 42)
-    node = create(first, "a")
-    first.submit(ALICE, "set_attributes", {"node": node, "mode": 0o600})
+    first.submit(ALICE, "set_attributes", {"node": other, "mode": 0o600})
+    made = create(first, "a")
     second = process(writer, memory)
+    with second.once(REQUEST, 41):
+        assert create(second, "other") == other
     begin(second, REQUEST, 42)
-    second.submit(ALICE, "set_attributes", {"node": node, "mode": 0o600})
-    made = create(second, "a"), create(second, "b")
+    assert create(second, "a") == made
+    more = create(second, "b")  # over the lane that is free by now
     third = process(writer, memory)
     with third.once(REQUEST, 42):
-        assert (create(third, "a"), create(third, "b")) == made
+        assert (create(third, "a"), create(third, "b")) == (made, more)
         with pytest.raises(Exists):
             create(third, "b")
-    assert made[0] == node
 
 
 def test_what_was_noted_and_never_sent_is_applied(writer: WriterProcess) -> None:
@@ -125,6 +128,18 @@ def test_work_inside_other_work_is_its_own(writer: WriterProcess) -> None:
     assert not second.left(COMMIT, 9) and not second.left(REQUEST, 7)
     with second.once(REQUEST, 8), second.once(COMMIT, 10):
         assert create(second, "inner") == inner
+
+
+def test_work_that_is_done_is_left_to_nobody(writer: WriterProcess) -> None:
+    """Or the next commit of the same file would be answered with this one's answer."""
+    memory = handover.make()
+    first = process(writer, memory)
+    with first.once(COMMIT, 9):
+        made = create(first, "a")
+    second = process(writer, memory)
+    assert not second.left(COMMIT, 9)
+    with second.once(COMMIT, 9):
+        assert not second.repeats() and create(second, "b") != made
 
 
 def test_work_that_nobody_takes_up_gives_its_lanes_back(writer: WriterProcess) -> None:

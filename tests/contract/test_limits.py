@@ -6,18 +6,18 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, Mode, World
 
 from avmfs import paths
 from avmfs.errors import AvmError, Invalid, NameTooLong, OverQuota
 from avmfs.store.commands.documents import KEYS_DEEP, KEYS_MAX
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
 from avmfs.store.queries.nodes import Reader
+from tests.contract.store_world import ALICE, BOB, Mode, World
 
 
 @pytest.fixture(params=["direct"])
 def mode(request: pytest.FixtureRequest) -> Mode:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def changed(world: World, do: Any) -> int:

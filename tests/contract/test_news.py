@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs import wire
 from avmfs.access import Policy
@@ -23,6 +22,7 @@ from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.contract.store_world import ALICE, BOB, World
 
 MANY = change_ring._MOST + 1
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
 
 from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
@@ -25,6 +24,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import api_keys
 from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
+from tests.contract.store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
 
 EXEC = Principal("eve")
 OPERATOR_ALICE = Principal("alice", operator=True)
@@ -107,14 +107,15 @@ def test_an_agent_without_write_is_read_only_everywhere(ruled: Callable[..., Pol
         with pytest.raises(Denied):
             world.write(BOB, path, b"y")
     node = world.node(BOB, "/memory/shared/a.md").id
-    for command, arguments in {
+    refused: dict[str, dict[str, Any]] = {
         "set_tags": {"add": ["t"], "remove": [], "replace": False},
         "set_ttl": {"expires": 1},
         "merge_meta": {"importance": 1.0, "user": {}},
         "set_attributes": {"mode": 0o777},
         "commit": {"handle": None, "edits": [["t", 0]]},
         "append": {"handle": None, "data": b"z"},
-    }.items():
+    }
+    for command, arguments in refused.items():
         with pytest.raises(Denied):
             world.do(BOB, command, node=node, **arguments)
     with pytest.raises(Denied):

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import store_world
 from avmfs_config import Limits, SearchSettings, load_settings
-from store_world import ALICE, BOB, World
 
+from avmfs import calls
 from avmfs.access import Principal
 from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
@@ -29,6 +28,8 @@ from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
 from avmfs.text.tokens import TokenCounter
+from tests.contract import store_world
+from tests.contract.store_world import ALICE, BOB, World
 
 COUNTER = TokenCounter()
 PLANTED = ("zqxcanary", "zqxpigeon", "zqxmagpie", "zqxsparrow", "zqxname", "zqxdir", "zqxtag", "zqxmeta", "zqxlink")
@@ -256,7 +257,7 @@ def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(
     world.write(ALICE, "/memory/d/later", b"came after them")
     world.unlink(ALICE, "/memory/d/gone")
     asked, looks = memory(world, ALICE), []
-    monkeypatch.setattr(purging.calls, "go_on", lambda: looks.append(1))
+    monkeypatch.setattr(calls, "go_on", lambda: looks.append(1))
     for name, snapshots in (("saved", ["d", "full"]), ("gone", ["d", "full"]), ("later", [])):
         looks.clear()
         assert sorted(purging.purge(asked, f"/memory/d/{name}")["snapshots"]) == snapshots, name

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from avmfs_config import Paths, Settings
 from avmfs_daemon.premises import Premises
-from dropping_disk import DroppingDisk
-from small_disks import small_disk
 
 from avmfs.errors import Busy, StoreFailed
 from avmfs.store.repair import wal_restore
 from avmfs.store.schema import database
 from avmfs.store.store import Store
+from tests.dropping_disk import DroppingDisk
+from tests.small_disks import small_disk
 
 ROWS = 40
 

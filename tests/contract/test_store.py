@@ -14,7 +14,6 @@ from pathlib import Path
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
 from avmfs.errors import (
@@ -37,6 +36,7 @@ from avmfs.store.commands import names as command_names
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.nodes import node_of
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT, SHARED
+from tests.contract.store_world import ALICE, BOB, CAROL, World
 
 Build = Callable[..., World]
 EXCHANGE, NOREPLACE = 2, 1

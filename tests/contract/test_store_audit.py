@@ -11,7 +11,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, Mode, World
 
 from avmfs.access import Principal
 from avmfs.agents import anchors, auditing
@@ -26,6 +25,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema import tables
 from avmfs.store.tx import audit_rows
 from avmfs.vfs.tree import Tree  # noqa: F401 - every layer that submits is loaded before the commands are counted
+from tests.contract.store_world import ALICE, BOB, Mode, World
 
 Build = Callable[..., World]
 READ_ONLY = [("/memory/law/*", "ro", None)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs import paths
 from avmfs.access import Principal
@@ -13,6 +12,7 @@ from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.node import Node
 from avmfs.store.commands.consolidating import SUMMARIZES
 from avmfs.store.identity import OPERATOR
+from tests.contract.store_world import ALICE, BOB, World
 
 RUN = 7
 

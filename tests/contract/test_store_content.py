@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, World, faults, rows
 
 from avmfs.access import Policy
 from avmfs.errors import TooBig
@@ -21,6 +20,7 @@ from avmfs.store.schema import database
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT, MEMORY
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.contract.store_world import ALICE, BOB, World, faults, rows
 
 
 def random_edit(random_: random.Random, model: bytearray, most: int) -> list[Any]:

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs.errors import Denied, NotFound, Stale
 from avmfs.node import Document
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema.tables import MEMORY
+from tests.contract.store_world import ALICE, BOB, World
 
 Build = Callable[..., World]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import apsw
 import pytest
 from avmfs_config import default_settings
-from store_world import faults, rows
 
 from avmfs.access import Policy
 from avmfs.agents.repairing import repair
@@ -26,6 +25,7 @@ from avmfs.store.repair.salvage import salvage
 from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.contract.store_world import faults, rows
 
 DUMPS = Path(__file__).with_name("stores")
 VERSIONS = range(tables.OLDEST, tables.VERSION + 1)

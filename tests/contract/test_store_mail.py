@@ -6,13 +6,13 @@ import contextlib
 import secrets
 
 import pytest
-from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Message
 from avmfs.store.commands.messages import DIGESTS_UNREAD
 from avmfs.store.identity import OPERATOR
+from tests.contract.store_world import ALICE, BOB, CAROL, World
 
 MINUTE_S = 60
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import apsw
 import pytest
-from small_disks import small_disk
-from store_world import ALICE, BOB, CAROL, RULES, World, faults
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed, TooBig
@@ -26,12 +24,14 @@ from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.contract.store_world import ALICE, BOB, CAROL, RULES, World, faults
+from tests.small_disks import small_disk
 
 
 def header(path: Path) -> tuple[int, int, str]:
     db = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))  # type: ignore[return-value]
+        return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))
     finally:
         db.close()
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
@@ -15,7 +14,9 @@ from avmfs.store.commands import fanout, outbox
 from avmfs.store.commands.subscribing import PER_AGENT
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries import matching
+from avmfs.store.rows import events
 from avmfs.store.schema import database
+from tests.contract.store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 URL = "https://example.com/hook"
 MINUTE = 60 * 10**9
@@ -24,7 +25,7 @@ MINUTE = 60 * 10**9
 @pytest.fixture(params=["direct"])
 def mode(request: pytest.FixtureRequest) -> Mode:
     """The commands are the same where a daemon runs: one test below looks there, and tests/faults/test_outbox.py."""
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def subscribe(world: World, who: Principal, pattern: str, mode: str = "realtime", **more: Any) -> dict[str, Any]:
@@ -573,7 +574,7 @@ def test_patterns_are_matched_where_no_writer_waits_for_it(world: World, monkeyp
     world.write(ALICE, "/memory/aaab", b"x")
     matched: list[bool] = []
     applier = world.store._submitter._applier  # type: ignore[attr-defined]
-    real = matching.matches
+    real = events.matches
 
     def matches(place: str, path: str) -> bool:
         with world.store.connection() as (db, _):

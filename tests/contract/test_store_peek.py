@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Stale
@@ -24,6 +23,7 @@ from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT, SHARED
 from avmfs.store.store import Store
+from tests.contract.store_world import ALICE, BOB, CAROL, World
 
 NOTHING = "nothing"
 
@@ -440,7 +440,7 @@ def test_memory_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(nodes, "_MOST", 50)
     for number in range(200):
         assert world.store.cached_child(ALICE, MEMORY, b"%d" % number) is None
-    kept = world.store._kept  # type: ignore[attr-defined]
+    kept = world.store._kept
     assert len(kept.children) + len(kept.nodes) <= 52
 
 
@@ -456,7 +456,7 @@ def test_of_too_much_the_oldest_is_forgotten_and_told_to_have_changed(
     before = world.store.cached_state()
     for name in names:
         assert world.store.cached_child(ALICE, MEMORY, name) is None
-    kept = world.store._kept  # type: ignore[attr-defined]
+    kept = world.store._kept
     assert kept.child(MEMORY, names[-1]) == 0 and kept.child(MEMORY, names[-20]) == 0
     assert kept.child(MEMORY, names[0]) is None
     changes = world.store.cached_changes(before)

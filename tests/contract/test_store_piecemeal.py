@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from small_disks import small_disk
-from store_world import ALICE, BOB, WriterProcess, faults
 
 from avmfs.access import Policy
 from avmfs.errors import Denied, NoSpace
@@ -22,6 +20,8 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import Store
 from avmfs.store.writer import split_commit
 from avmfs.store.writer.split_commit import PART
+from tests.contract.store_world import ALICE, BOB, WriterProcess, faults
+from tests.small_disks import small_disk
 
 MB = 1 << 20
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import apsw
 import pytest
-from hashing import HashingEmbedding
-from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
@@ -17,6 +15,8 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY, ROOT
 from avmfs.text.tokens import TokenCounter
+from tests.contract.store_world import ALICE, BOB, CAROL, World
+from tests.hashing import HashingEmbedding
 
 MAY_SCAN = {
     "applied": "once a day",

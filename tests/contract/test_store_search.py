@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
 from numpy.typing import NDArray
-from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
 from avmfs.search.engine import Answer, Engine
@@ -25,6 +23,8 @@ from avmfs.store.index.postings import PostingsCache
 from avmfs.store.index.vectors import VectorTable
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
+from tests.contract.store_world import ALICE, BOB, World
+from tests.hashing import HashingEmbedding
 
 EMBEDDER = HashingEmbedding()
 MODEL = EMBEDDER.model_id
@@ -182,7 +182,7 @@ def test_remembered_postings_are_those_that_sqlite_would_give_now(world: World) 
         return found
 
     def anew() -> list[list[object]]:
-        index._catalogue.postings = PostingsCache()  # type: ignore[attr-defined]
+        index._catalogue.postings = PostingsCache()
         return now()
 
     for round_ in range(6):
@@ -419,16 +419,15 @@ def test_what_has_ended_is_in_no_answer_while_its_index_rows_are_there(world: Wo
         world.unlink(ALICE, f"/memory/{number}.md")
         world.rename(ALICE, f"/memory/{number + 1}.md", f"/memory/{number + 2}.md")
     ended = {f"/memory/{number}.md".encode() for number in range(30) if number % 3 < 2}
-    answers = [[shown(ask(world, BOB, q)) for q in ("coffee budget", "tea", "lisbon flight")]]
+    answers: Any = [[shown(ask(world, BOB, q)) for q in ("coffee budget", "tea", "lisbon flight")]]
     world.drain()
     answers.append([shown(ask(world, BOB, q)) for q in ("coffee budget", "tea", "lisbon flight")])
-    paths = [{hit[0] for hit in answer} for answer in answers[0]]  # type: ignore[index]
+    paths = [{hit[0] for hit in answer} for answer in answers[0]]
     assert answers[0][0] != before and not any(ended & found for found in paths) and all(paths)
     # What a rename has replaced has no words until they are made anew; nothing else may have changed.
     anew = {f"/memory/{number}.md".encode() for number in range(30) if number % 3 == 2}
     assert [{path for path in found if path not in anew} for found in paths] == [
-        {hit[0] for hit in answer if hit[0] not in anew}
-        for answer in answers[1]  # type: ignore[index]
+        {hit[0] for hit in answer if hit[0] not in anew} for answer in answers[1]
     ]
     assert world.rows("select count(*) from ended") == [(0,)]
 

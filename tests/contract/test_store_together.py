@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from store_world import World
-from test_store_peek import _Actor, _compare
 
 from avmfs.store.notify.change_ring import Follower
+from tests.contract.store_world import World
+from tests.contract.test_store_peek import _Actor, _compare
 
 
 class _Crowd(_Actor):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
 from avmfs.store.identity import OPERATOR
+from tests.contract.store_world import ALICE, BOB, World
 
 A = [b"memory", b"d", b"a.md"]
 

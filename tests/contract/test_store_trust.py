@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_world import ALICE, BOB, RULES, World
 
 from avmfs import paths
 from avmfs.access import Policy, Principal
@@ -16,6 +15,7 @@ from avmfs.node import DERIVES
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import open_direct
 from avmfs.trust import OWN, SOURCES, Origin, Trusted
+from tests.contract.store_world import ALICE, BOB, RULES, World
 
 CHAINS = 200
 MADE = ("append", "update", "supersede", "carry")

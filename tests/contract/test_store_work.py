@@ -4,10 +4,10 @@ against a store of one process and of several."""
 from __future__ import annotations
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs.errors import Busy, Denied, Invalid
 from avmfs.store.identity import OPERATOR
+from tests.contract.store_world import ALICE, BOB, World
 
 MINUTE = 60 * 10**9
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from store_world import ALICE, BOB, World
 
 from avmfs import paths
 from avmfs.access import Principal
@@ -12,6 +11,7 @@ from avmfs.search.engine import Engine
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.text.tokens import TokenCounter
+from tests.contract.store_world import ALICE, BOB, World
 
 COUNTER = TokenCounter()
 

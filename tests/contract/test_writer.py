@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disks import small_disk
-from store_world import ALICE, BOB, WriterProcess, faults, rows
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
@@ -32,6 +30,8 @@ from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY, SHARED
 from avmfs.store.writer.connections import REQUEST_LIMIT
+from tests.contract.store_world import ALICE, BOB, WriterProcess, faults, rows
+from tests.small_disks import small_disk
 
 _BYTES = "select data from node join body on body.id = node.body where node.id = ?"
 
@@ -510,7 +510,7 @@ def test_a_flood_of_connections_does_not_end_it(start: Start) -> None:
 # Watching, the disk, the WAL -----------------------------------------------------------------------------------
 
 
-def until(true: Callable[[], bool], seconds: float = 300) -> bool:
+def until(true: Callable[[], object], seconds: float = 300) -> bool:
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

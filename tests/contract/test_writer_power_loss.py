@@ -19,10 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disk_model import Keep, Names
-from dropping_disk import DroppingDisk
-from ext4_disk import Ext4Disk
-from store_world import ALICE, RULES, WriterProcess, faults
 
 from avmfs import wire
 from avmfs.access import Policy
@@ -33,6 +29,10 @@ from avmfs.store.identity import OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
+from tests.contract.store_world import ALICE, RULES, WriterProcess, faults
+from tests.disk_model import Keep, Names
+from tests.dropping_disk import DroppingDisk
+from tests.ext4_disk import Ext4Disk
 
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "2"))
 pytestmark = [pytest.mark.slow, pytest.mark.mount, pytest.mark.timeout(180 + 30 * ROUNDS)]

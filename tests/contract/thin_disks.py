@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from small_disks import small_disk
+
+from tests.small_disks import small_disk
 
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D  # _IOR('X', 125, __u32)
 NO_LOG_FLUSH: Final = 2

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import Daemon
-from log_lines import tracebacks, unexpected
+
+from tests.faults.daemons import Daemon
+from tests.log_lines import tracebacks, unexpected
 
 # What a child says that was being made when its fork server was killed: multiprocessing's own, before a line of ours.
 _UNBORN = "EOFError: Ran out of input"

@@ -52,6 +52,6 @@ if __name__ == "__main__":
     paths, environ = paths_and_environ()
     child.READY_S = float(os.environ.get("READY_S", child.READY_S))
     # The module by its name: children import it anew.
-    from hostile import mount as entry
+    from tests.faults.hostile import mount as entry
 
     leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))

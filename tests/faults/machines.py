@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from daemons import QUIET, Daemon, alive, wait
-from disk_model import Keep
-from dropping_disk import DroppingDisk
-from ext4_disk import Ext4Disk
+from tests.disk_model import Keep
+from tests.dropping_disk import DroppingDisk
+from tests.ext4_disk import Ext4Disk
+from tests.faults.daemons import QUIET, Daemon, alive, wait
 
 SETTINGS = QUIET + "limits: {unread: 100000}\naudit: {interval_s: 1}\nwebhooks: {allow: [127.0.0.1], backoff_s: 0.05}\n"
 PROGRAM = Path(__file__).with_name("powered.py")

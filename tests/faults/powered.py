@@ -275,7 +275,8 @@ class Doors(Program):
 
     def python(self, avm: AVM, number: int) -> None:
         name, text = f"p{number}", self.text()
-        with self.doing(*([{".": ["d"]}] if number == 1 else []), {name: file(text)}):
+        first: list[Step] = [{".": ["d"]}] if number == 1 else []
+        with self.doing(*first, {name: file(text)}):
             avm.write(f"{self.home}/{name}", text)
         with self.doing({name: file(text + "more")}):
             avm.append(f"{self.home}/{name}", "more")
@@ -335,10 +336,11 @@ class Doors(Program):
 
     def command(self, number: int) -> None:
         name = f"c{number}"
-        for step, words in (
+        steps: list[tuple[Step, list[str]]] = [
             ({name: file("by a command")}, ["write", f"{self.home}/{name}", "by a command"]),
             ({name: None}, ["rm", f"{self.home}/{name}"]),
-        ):
+        ]
+        for step, words in steps:
             with self.doing(step):
                 done = subprocess.run([sys.executable, "-m", "avmfs.cli", "-a", self.agent, *words], timeout=500)
                 assert done.returncode == 0
@@ -346,4 +348,4 @@ class Doors(Program):
 
 if __name__ == "__main__":
     kind, *arguments = sys.argv[1:]
-    {"files": Files, "doors": Doors}[kind](*arguments).run()
+    (Files if kind == "files" else Doors)(*arguments).run()

@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemons import (
+
+from avmfs.errors import Busy, Denied
+from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import (
     FORK_SERVER_KILLED,
     HOLDER_KILLED,
     KILLED,
@@ -30,9 +33,6 @@ from daemons import (
     set_immutable,
     wait,
 )
-
-from avmfs.errors import Busy, Denied
-from avmfs.rpc.client import RemoteDoor
 
 pytestmark = [pytest.mark.mount, pytest.mark.logs(KILLED)]
 

@@ -9,20 +9,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, SOON_S, Daemon, wait
+
+from tests.faults.daemons import LIMIT_S, SOON_S, Daemon, wait
 
 pytestmark = pytest.mark.mount
 
 
 @contextmanager
 def running(daemon: Daemon, **more: str) -> Iterator[None]:
-    environ = {**daemon.environ, **more, "PYTHONPATH": f"{daemon.environ['PYTHONPATH']}:{Path(__file__).parent}"}
+    command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | more
     with (
         open(daemon.root / "log", "w") as log,
-        subprocess.Popen([sys.executable, "-m", "hostile"], env=environ, stdout=log, stderr=log) as process,
+        subprocess.Popen(command, env=environ, stdout=log, stderr=log) as process,
         ExitStack() as stack,
     ):
         daemon.pids.add(process.pid)

@@ -6,11 +6,12 @@ import errno
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import apsw
-from daemons import Daemon
 
 from avmfs.store.files import loss_check, wal_frames
+from tests.faults.daemons import Daemon
 
 NOTES = 120
 
@@ -61,7 +62,9 @@ def test_damage_below_a_running_daemon_is_an_error_of_what_it_touches(daemon: Da
     db = apsw.Connection(os.fspath(database))
     leaves = "select pageno from dbstat where name = ? and pagetype = 'leaf' order by path"
     # Not the last leaf of the bodies: a new body goes there, so that every write would have to fail.
-    pages = [random.choice(db.execute(leaves, (table,)).fetchall()[:-1])[0] for table in ("body", "terms_data")]
+    pages: list[Any] = [
+        random.choice(db.execute(leaves, (table,)).fetchall()[:-1])[0] for table in ("body", "terms_data")
+    ]
     db.close()
     with open(database, "r+b") as file:
         for page in pages:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, wait
-from dropping_disk import DroppingDisk
-from machines import Machine, machine
 
 from avmfs.store.files.store_lock import StoreLock
+from tests.dropping_disk import DroppingDisk
+from tests.faults.daemons import LIMIT_S, wait
+from tests.faults.machines import Machine, machine
 
 pytestmark = pytest.mark.mount
 
@@ -58,7 +58,7 @@ def test_a_failing_disk_is_told_and_survived(failing: Machine) -> None:
         assert "every change is refused" in daemon.command("status")
         assert status["writer_pid"] == pid, "it does not end, again and again"
         os.kill(pid, signal.SIGKILL)  # nor does its successor know less
-        wait(lambda pid=pid: daemon.status()["store"]["writer_pid"] not in (None, pid))  # type: ignore[misc]
+        wait(lambda pid=pid: daemon.status()["store"]["writer_pid"] not in (None, pid))
         wait(lambda: "error" in daemon.status()["store"])
         pid = daemon.status()["store"]["writer_pid"]
     failing.kill()

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, QUIET, Daemon, wait
-from log_lines import unexpected
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.log_lines import unexpected
 
 pytestmark = pytest.mark.mount
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

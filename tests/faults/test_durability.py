@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-from daemons import REPOSITORY, Daemon, alive, wait
 
 from avmfs.store.schema import database
+from tests.faults.daemons import REPOSITORY, Daemon, alive, wait
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
 
@@ -101,7 +101,7 @@ def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if kind == "everything":
-                wait(lambda family=family: not any(alive(pid) for pid in family.values()))  # type: ignore[misc]
+                wait(lambda family=family: not any(alive(pid) for pid in family.values()))
                 daemon.start()
             wait(lambda: {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"})
     finally:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import KILLED, QUIET, Daemon, wait
-from log_lines import unexpected
+
+from tests.faults.daemons import KILLED, QUIET, Daemon, wait
+from tests.log_lines import unexpected
 
 pytestmark = pytest.mark.mount
 EXPECTED = (KILLED, "gossip: 127.0.0.1:", "others can read the key")

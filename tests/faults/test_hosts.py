@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, QUIET, Daemon, wait
 
 from tests.equal_stores import differing
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.links import Link
 
 pytestmark = pytest.mark.mount

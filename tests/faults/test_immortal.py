@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 from avmfs_daemon import control
-from daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, wait
+
+from tests.faults.daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, wait
 
 pytestmark = pytest.mark.mount
 

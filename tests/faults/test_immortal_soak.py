@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 from avmfs_daemon import control
-from daemons import LIMIT_S, QUIET, Daemon, wait
 
 from avmfs.store.schema import database
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 
 ROUNDS = int(os.environ.get("AVM_KILL_ROUNDS", "12"))
 CLIENTS = 4

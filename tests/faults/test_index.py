@@ -14,13 +14,13 @@ from pathlib import Path
 import apsw
 import numpy as np
 import pytest
-from daemons import KILLED, LIMIT_S, Daemon, wait
-from static_table import make
 
 from avmfs.access import Policy, Principal
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.faults.daemons import KILLED, LIMIT_S, Daemon, wait
+from tests.faults.static_table import make
 
 pytestmark = pytest.mark.mount
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import KILLED, QUIET, Daemon, wait
+
+from tests.faults.daemons import KILLED, QUIET, Daemon, wait
 
 
 @pytest.fixture

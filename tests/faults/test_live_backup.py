@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, Daemon, wait
 
 from avmfs.agents import anchors, auditing, backups
 from avmfs.rpc.client import RemoteDoor
 from avmfs.store.backup import archive
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
+from tests.faults.daemons import LIMIT_S, Daemon, wait
 
 WRITERS = 8
 
@@ -46,7 +46,7 @@ class Busy:
 
     def _write(self, daemon: Daemon, number: int) -> None:
         door = RemoteDoor(daemon.run / "avm.sock", f"agent{number}")
-        with contextlib.closing(door):  # type: ignore[type-var]
+        with contextlib.closing(door):
             count = 0
             while not self.over.is_set():
                 count += 1

@@ -9,9 +9,9 @@ import threading
 from typing import Any
 
 import pytest
-from daemons import KILLED, Daemon, wait
 
 from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import KILLED, Daemon, wait
 
 SAID = "The release train number {} leaves on Thursday from the staging branch.\n"
 PAIRS = 150
@@ -28,7 +28,7 @@ def test_the_keeper_consolidates_once_a_day_and_says_so(daemon: Daemon) -> None:
     daemon.mounts()
     daemon.settings("embedding: {enabled: false}\n")
     daemon.start()
-    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:  # type: ignore[type-var]
+    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:
         for name in "12":
             door.call("write", path=f"/private/{name}.md", data=SAID.format(7).encode())
     daemon.command("stop")
@@ -36,7 +36,7 @@ def test_the_keeper_consolidates_once_a_day_and_says_so(daemon: Daemon) -> None:
     daemon.start()
     wait(lambda: daemon.status()["consolidation"].get("notes") is not None)
     assert daemon.status()["consolidation"] == {"agents": 1, "error": "", "notes": 1}
-    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:  # type: ignore[type-var]
+    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:
         assert len(state(door)) == 1
         assert len(door.call("unconsolidate")["back"]) == 1 and len(state(door)) == 2
 
@@ -46,7 +46,7 @@ def test_a_writer_that_is_killed_leaves_each_step_whole_and_all_of_it_comes_back
     daemon.mounts()
     daemon.settings("embedding: {enabled: false}\n")
     daemon.start()
-    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:  # type: ignore[type-var]
+    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:
         for number in range(PAIRS):
             data = SAID.format(number).encode()
             items = [{"path": f"/shared/{number}{k}.md", "data": data, "tags": [f"t{number}", k]} for k in "12"]
@@ -58,7 +58,7 @@ def test_a_writer_that_is_killed_leaves_each_step_whole_and_all_of_it_comes_back
         asked = threading.Thread(target=lambda: done.append(door.call("consolidate", agreed=agreed)))
         asked.start()
         # Another agent: who has two long requests answered is told to ask later.
-        with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "bob")) as other:  # type: ignore[type-var]
+        with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "bob")) as other:
             wait(lambda: len(state(other)) < 2 * PAIRS)
             os.kill(writer, signal.SIGKILL)
         asked.join()

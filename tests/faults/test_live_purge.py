@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, Daemon, wait
+
+from tests.faults.daemons import LIMIT_S, Daemon, wait
 
 SECRET = "zqxcanary"
 KILLS = 4

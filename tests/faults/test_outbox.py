@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import QUIET, SOON_S, Daemon, alive, wait
-from receivers import Delivery, Fate, Receiver, receiving
 
 from avmfs.agents.webhooks import verify
 from avmfs.errors import AvmError, Denied
 from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import QUIET, SOON_S, Daemon, alive, wait
+from tests.faults.receivers import Delivery, Fate, Receiver, receiving
 
 DELIVERIES = int(os.environ.get("AVM_OUTBOX_DELIVERIES", "60"))
 QUEUES = 4
@@ -129,11 +129,7 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
                 os.kill(family[victim], signal.SIGKILL)
             if victim == "supervisor":
                 wait(
-                    lambda family=family: (
-                        not any(  # type: ignore[misc]
-                            alive(pid) for name, pid in family.items() if name != "holder"
-                        )
-                    ),
+                    lambda family=family: not any(alive(pid) for name, pid in family.items() if name != "holder"),
                     10,
                 )
                 daemon.start()
@@ -201,7 +197,7 @@ def test_a_receiver_that_hangs_delays_nobody_else(daemon: Daemon) -> None:
         alice.call("subscribe", pattern="/memory/*", url=quick.url("/"))
         for n in range(3):
             alice.call("write", path=f"/memory/{n}", data=b"x")
-            wait(lambda n=n: len(quick.taken()) >= 2 * n + 2, SOON_S)  # type: ignore[misc]
+            wait(lambda n=n: len(quick.taken()) >= 2 * n + 2, SOON_S)
         eve.close()
         alice.close()
         assert len(slow.got) > 0

@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, wait
-from disk_model import Keep, Names
-from dropping_disk import DroppingDisk
-from ext4_disk import Ext4Disk
-from machines import Machine, machine
-from powered import seen
-from receivers import Receiver, receiving
 
 from avmfs import AVM
 from avmfs.rpc.client import RemoteDoor
 from avmfs.store.schema import database
+from tests.disk_model import Keep, Names
+from tests.dropping_disk import DroppingDisk
+from tests.ext4_disk import Ext4Disk
+from tests.faults.daemons import LIMIT_S, wait
+from tests.faults.machines import Machine, machine
+from tests.faults.powered import seen
+from tests.faults.receivers import Receiver, receiving
 
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "1"))
 SEED = int(os.environ.get("AVM_POWER_SEED", "1"))
@@ -210,7 +210,7 @@ def rounds(it: Machine, chance: random.Random) -> None:
             )
             acknowledged += sum(work.acknowledged for work in works)
             written = {f"/{value}" for work in works for kind, value in work.held if kind == "written"}
-            wait(lambda written=written: written <= {each.said["path"] for each in receiver.taken()})  # type: ignore[misc]
+            wait(lambda written=written: written <= {each.said["path"] for each in receiver.taken()})
             if number % 10 == 9 or number == ROUNDS - 1:
                 it.daemon.command("stop")
                 assert database.integrity(it.database) == []

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, wait
-from dropping_disk import DroppingDisk
-from machines import Machine, machine
 
 from avmfs import AVM
 from avmfs.fuse.serve import front_end
 from avmfs.rpc.client import RemoteDoor
 from avmfs.store.schema import database
+from tests.dropping_disk import DroppingDisk
+from tests.faults.daemons import LIMIT_S, wait
+from tests.faults.machines import Machine, machine
 
 pytestmark = pytest.mark.mount
 

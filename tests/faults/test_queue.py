@@ -14,7 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from daemons import KILLED, LIMIT_S, Daemon, wait
+
+from tests.faults.daemons import KILLED, LIMIT_S, Daemon, wait
 
 pytestmark = pytest.mark.mount
 AGENTS, ITEMS = int(os.environ.get("AVM_QUEUE_AGENTS", "4")), int(os.environ.get("AVM_QUEUE_ITEMS", "120"))
@@ -60,7 +61,7 @@ def test_each_item_of_a_queue_is_taken_once_though_mounts_and_the_writer_are_kil
         for worker in workers:
             assert worker.stdout is not None and worker.stdout.readline() == b"ready\n"
         for step, victim in enumerate(("avm-mount", "writer", "avm-mount"), 1):
-            wait(lambda step=step: len(taken()) >= ITEMS * step // 5)  # type: ignore[misc]
+            wait(lambda step=step: len(taken()) >= ITEMS * step // 5)
             os.kill(daemon.family()[names[step] if victim == "avm-mount" else victim], signal.SIGKILL)
         for worker in workers:
             worker.communicate(timeout=LIMIT_S * (1 + ITEMS // 500))

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import KILLED, Daemon, wait
-from test_immortal import in_background
 
 from avmfs.avm import AVM
+from tests.faults.daemons import KILLED, Daemon, wait
+from tests.faults.test_immortal import in_background
 
 pytestmark = [pytest.mark.mount, pytest.mark.logs(KILLED)]
 AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 Act = Callable[[], Any]
-Case = tuple[Act, Callable[[], Any], Any, Any]
+Case = tuple[Act, Any, Callable[[], Any], Any]
 """What alice does, what it returns or its errno; what is to be seen afterwards, and what that is."""
 _CASES: dict[str, Callable[[Path, Path], Case]] = {}
 
@@ -358,7 +358,11 @@ def resting(pid: int, beats: int = 8) -> bool:
     """Return whether no thread of a process has run for a while, nor could have."""
     before: list[list[str]] = []
     for beat in range(beats):
-        threads = [stat.read_text().rpartition(")")[2].split() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+        try:
+            found = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+            return False
+        threads = [each.rpartition(")")[2].split() for each in found]
         if any(each[0] not in "ST" for each in threads) or (beat and [each[11:13] for each in threads] != before):
             return False
         before = [each[11:13] for each in threads]  # processor time

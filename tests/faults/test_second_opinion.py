@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cross_encoders
 import pytest
-from daemons import KILLED, Daemon, wait
+
+from tests import cross_encoders
+from tests.faults.daemons import KILLED, Daemon, wait
 
 pytestmark = pytest.mark.mount
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, Daemon, alive, wait
+
+from tests.faults.daemons import LIMIT_S, Daemon, alive, wait
 
 pytestmark = pytest.mark.mount
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from daemons import Daemon
+
+from tests.faults.daemons import Daemon
 
 pytestmark = pytest.mark.mount
 

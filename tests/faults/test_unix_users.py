@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from daemons import wait
-from unix_machine import USERS, Machine, as_entries, missing
+
+from tests.faults.daemons import wait
+from tests.faults.unix_machine import USERS, Machine, as_entries, missing
 
 pytestmark = pytest.mark.mount
 

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, Daemon, alive, wait
-from small_disks import small_disk
 
 from avmfs.store.files.store_lock import StoreLock
+from tests.faults.daemons import LIMIT_S, Daemon, alive, wait
+from tests.small_disks import small_disk
 
 # What is removed here is said, by the supervisor and by whoever meets with it first.
 pytestmark = pytest.mark.mount

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from daemons import QUIET, REPOSITORY
+from tests.faults.daemons import QUIET, REPOSITORY
 
 USERS = {"alice": 41001, "bob": 41002, "avmfs": 41003}
 LIMIT_S = 200

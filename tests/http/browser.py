@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_world import Web
+
+from tests.http.http_world import Web
 
 AXE = Path(os.environ.get("AVM_AXE") or Path(sys.prefix, "node_modules/axe-core/axe.min.js"))
 WINDOWS = {"phone": (390, 844), "wide": (1440, 900)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("starlette")
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("faults", "mount", "sweep", "cli", "mcp"))
 
-from http_world import Web, of, started
-from log_lines import unexpected
+from tests.http.http_world import Web, of, started
+from tests.log_lines import unexpected
 
 
 @pytest.fixture(scope="module")

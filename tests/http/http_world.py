@@ -10,9 +10,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from daemons import LIMIT_S, QUIET, Daemon, wait
-
 from avmfs.rpc.client import RemoteDoor
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 
 SETTINGS = QUIET + "http: {listen: '127.0.0.1:0'}\n"
 

@@ -14,11 +14,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from browser import AXE, SCHEMES, WINDOWS, payloads, tabs
-from daemons import QUIET, Daemon, wait
-from http_world import Visitor, Web, of
-from log_lines import unexpected
-from two_weeks import PRIVATE
+
+from tests.faults.daemons import QUIET, Daemon, wait
+from tests.http.browser import AXE, SCHEMES, WINDOWS, payloads, tabs
+from tests.http.http_world import Visitor, Web, of
+from tests.http.two_weeks import PRIVATE
+from tests.log_lines import unexpected
 
 PICTURES = os.environ.get("AVM_PICTURES", "")  # a folder: there they are put
 HELD = "trust: [{source: web, pattern: '/memory/shared/held/*', action: quarantine}]\n"

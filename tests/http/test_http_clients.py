@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S
-from http_world import Web
 
 from avmfs import AVM
 from avmfs.errors import Busy, Denied, Invalid, NotFound, ReadOnly, Stale
 from avmfs.rpc.over_http import HttpDoor
+from tests.faults.daemons import LIMIT_S
+from tests.http.http_world import Web
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_the_command_line(web: Web, elsewhere: dict[str, str], tmp_path: Path) -
 def test_an_mcp_server_in_front_of_it(web: Web, elsewhere: dict[str, str]) -> None:
     pytest.importorskip("mcp")
     about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {

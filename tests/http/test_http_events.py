@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, QUIET, wait
-from http_world import Web, of, started
+
+from tests.faults.daemons import LIMIT_S, QUIET, wait
+from tests.http.http_world import Web, of, started
 
 
 class Stream:
@@ -57,7 +58,7 @@ class Stream:
 
 
 @contextlib.contextmanager
-def stream(*arguments: Any, **headers: str) -> Iterator[Stream]:
+def stream(*arguments: Any, **headers: Any) -> Iterator[Stream]:
     opened = Stream(*arguments, **headers)
     try:
         yield opened

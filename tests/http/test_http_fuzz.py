@@ -8,7 +8,8 @@ import os
 from typing import Any
 
 import pytest
-from http_world import Web
+
+from tests.http.http_world import Web
 
 schemathesis = pytest.importorskip("schemathesis", reason="pip install 'avmfs[fuzz]'")
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402

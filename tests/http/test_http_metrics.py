@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, wait
-from http_world import Web, of, started
+
+from tests.faults.daemons import LIMIT_S, wait
+from tests.http.http_world import Web, of, started
 
 parser = pytest.importorskip("prometheus_client.parser")
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana.json"
@@ -134,7 +135,11 @@ def test_promtool_finds_nothing_wrong(web: Web) -> None:
 def test_a_prometheus_scrapes_it_and_answers_every_query_of_the_dashboard(web: Web, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    target = {"static_configs": [{"targets": [f"{web.host}:{web.port}"]}], "job_name": "avm", "scrape_interval": "1s"}
+    target: dict[str, Any] = {
+        "static_configs": [{"targets": [f"{web.host}:{web.port}"]}],
+        "job_name": "avm",
+        "scrape_interval": "1s",
+    }
     target["authorization"] = {"credentials_file": str(web.runtime.parent / "data/metrics.token")}
     (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": [target]}))
     command = [tool("prometheus"), f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]

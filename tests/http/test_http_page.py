@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from http_world import SETTINGS, Answer, Visitor, Web, of, started
-from log_lines import unexpected
 
 from avmfs.http import pages
+from tests.http.http_world import SETTINGS, Answer, Visitor, Web, of, started
+from tests.log_lines import unexpected
 
 CANARY = "canaryofalice"
 HOSTILE = (

@@ -11,12 +11,12 @@ from http.client import HTTPConnection
 import pytest
 from avmfs_config import find_paths
 from avmfs_config.http import HttpSettings
-from daemons import LIMIT_S, wait
-from http_world import Web
 
 from avmfs.http import events, rest
 from avmfs.http.doors import Caller
 from avmfs.http.service import Server
+from tests.faults.daemons import LIMIT_S, wait
+from tests.http.http_world import Web
 
 HEADERS = {"content-type": "application/json"}
 

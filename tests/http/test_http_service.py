@@ -11,8 +11,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, QUIET, Daemon, wait
-from http_world import SETTINGS, Answer, Web, of, started
+
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
 
 def test_a_session_reads_and_writes_as_its_agent(web: Web) -> None:

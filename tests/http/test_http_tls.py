@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import LIMIT_S, QUIET, Daemon
-from http_world import of, started
 
 from avmfs.errors import Denied, Invalid
 from avmfs.rpc.over_http import HttpDoor
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon
+from tests.http.http_world import of, started
 
 OURS, THEIRS = "IP:127.0.0.1", "DNS:elsewhere.example"
 _CONF = """

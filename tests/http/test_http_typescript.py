@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S
-from http_world import Web
+
+from tests.faults.daemons import LIMIT_S
+from tests.http.http_world import Web
 
 CLIENT = Path(__file__).parents[2] / "clients/typescript"
 

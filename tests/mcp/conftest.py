@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,10 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "cli"))
-
-import peers
-from mount_world import World
-from peers import Peer
-from shells import environment
+from tests.cli.shells import environment
+from tests.mcp import peers
+from tests.mcp.peers import Peer
+from tests.mount.mount_world import World
 
 SETTINGS = "embedding: {enabled: false}\n"
 

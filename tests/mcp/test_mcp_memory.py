@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import peers
 import pytest
 from anyio.from_thread import BlockingPortal
-from mount_world import World
-from peers import Peer
+
+from tests.mcp import peers
+from tests.mcp.peers import Peer
+from tests.mount.mount_world import World
 
 pytestmark = pytest.mark.mount
 
@@ -143,14 +145,15 @@ def test_it_says_why_it_did_nothing(notes: Peer) -> None:
 )
 def test_a_path_that_leaves_memories_or_names_a_view_is_refused(notes: Peer, path: str) -> None:
     notes.call("avm_write", path="/private/secret.md", content="not for this tool\n")
-    for command, arguments in {
+    tried: dict[str, dict[str, Any]] = {
         "view": {"path": path},
         "create": {"path": path, "file_text": "x"},
         "str_replace": {"path": path, "old_str": "not", "new_str": "x"},
         "insert": {"path": path, "insert_line": 0, "insert_text": "x"},
         "delete": {"path": path},
         "rename": {"old_path": path, "new_path": "/memories/stolen.md"},
-    }.items():
+    }
+    for command, arguments in tried.items():
         said = notes.refused("memory", command=command, **arguments)
         assert "not for this tool" not in said
     notes.call("memory", command="create", path="/memories/mine.md", file_text="x")
@@ -224,7 +227,7 @@ def test_a_link_that_leads_out_of_memories_is_not_followed(carol: Peer, world: W
     (memories / "way").symlink_to(target)
     (memories / "second").symlink_to("../../../shared/out/plan.md")
     try:
-        for line in (
+        lines: list[dict[str, Any]] = [
             {"command": "view", "path": f"/memories/{path}"},
             {"command": "create", "path": f"/memories/{path}", "file_text": "leaked\n"},
             {"command": "str_replace", "path": f"/memories/{path}", "old_str": "kept", "new_str": "leaked"},
@@ -238,7 +241,8 @@ def test_a_link_that_leads_out_of_memories_is_not_followed(carol: Peer, world: W
                 else []
             ),
             {"command": "rename", "old_path": "/memories/mine.md", "new_path": f"/memories/{path}/x.md"},
-        ):
+        ]
+        for line in lines:
             said = carol.refused("memory", **line)
             assert "kept" not in said.replace("`kept`", ""), line
             assert sorted(each.name for each in out.iterdir()) == ["plan.md"], line

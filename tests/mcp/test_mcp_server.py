@@ -17,13 +17,13 @@ import httpx2
 import pytest
 from anyio.from_thread import BlockingPortal
 from mcp.shared.exceptions import MCPError
-from mount_world import World, until
-from peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
 
 from avmfs.errors import Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.rpc.client import RemoteDoor
+from tests.mcp.peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
+from tests.mount.mount_world import World, until
 
 pytestmark = [
     pytest.mark.mount,

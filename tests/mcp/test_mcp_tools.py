@@ -9,14 +9,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-import references
 from anyio.from_thread import BlockingPortal
 from mcp.shared.exceptions import MCPError
-from mount_world import World, until
-from peers import Peer, stdio
 
 from avmfs.mcp import registry
 from avmfs.text.tokens import TokenCounter
+from tests import references
+from tests.mcp.peers import Peer, stdio
+from tests.mount.mount_world import World, until
 
 pytestmark = pytest.mark.mount
 

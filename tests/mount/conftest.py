@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import OnTwoHosts, Place, World
-from new_file_steps import used
+
+from tests.mount.mount_world import OnTwoHosts, Place, World
+from tests.mount.new_file_steps import used
 
 HANGS_AFTER_S = 500.0
 LOST = "after its last flush are lost"

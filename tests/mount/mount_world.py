@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_lines import unexpected
+
+from tests.log_lines import unexpected
 
 LIMIT_S = 300.0
 START_S = 300.0
@@ -43,7 +44,7 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: fl
     return value
 
 
-def rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object, ...]]:
+def rounds(count: int, *players: Callable[[int], object]) -> list[tuple[Any, ...]]:
     """``count`` rounds; in each all players start at once, when all have done the one before. Results by round."""
     barrier = threading.Barrier(len(players))
 

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mount_world import cat, echo, until, view
+
+from tests.mount.mount_world import cat, echo, until, view
 
 pytestmark = pytest.mark.mount
 

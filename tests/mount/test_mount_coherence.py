@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mount_world import Place, until
+
+from tests.mount.mount_world import Place, until
 
 pytestmark = pytest.mark.mount
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mount_world import World, cat, echo, until
+
+from tests.mount.mount_world import World, cat, echo, until
 
 pytestmark = pytest.mark.mount
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, code_of, echo, meta, needs, python, quoted, sh, until, view
 
 from avmfs import AVM
+from tests.mount.mount_world import Place, World, cat, code_of, echo, meta, needs, python, quoted, sh, until, view
 
 pytestmark = pytest.mark.mount
 
@@ -103,7 +103,7 @@ def test_random_writes_and_truncations_are_those_of_a_local_file(place: Place, t
         for step in range(300):
             choice, at, length = dice.random(), dice.randrange(400_000), dice.randrange(1, 20_000)
             data = dice.randbytes(length)
-            answers = []
+            answers: list[Any] = []
             for descriptor in ours:
                 if choice < 0.6:
                     answers.append(os.pwrite(descriptor, data, at))

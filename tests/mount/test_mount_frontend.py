@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, code_of, echo, linux_only, until, view
+
+from tests.mount.mount_world import Place, World, cat, code_of, echo, linux_only, until, view
 
 pytestmark = pytest.mark.mount
 

@@ -10,8 +10,9 @@ import random
 from pathlib import Path
 
 import pytest
-from fsx_steps import Names, OneFile, compare, file_steps, name_steps, whole
-from mount_world import Place, linux_only
+
+from tests.mount.fsx_steps import Names, OneFile, compare, file_steps, name_steps, whole
+from tests.mount.mount_world import Place, linux_only
 
 STEPS = int(os.environ.get("AVM_FSX_STEPS", "400"))
 SEEDS = range(1, 6)

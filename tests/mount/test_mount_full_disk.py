@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, World, cat_bytes, code_of, view
+
+from tests.mount.mount_world import LIMIT_S, World, cat_bytes, code_of, view
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk"),

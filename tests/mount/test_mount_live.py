@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mount_world import World, cat, code_of, echo, meta, sh, until
+
+from tests.mount.mount_world import World, cat, code_of, echo, meta, sh, until
 
 pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"
@@ -407,7 +408,7 @@ def test_nobody_changes_what_is_live_but_through_its_source(
     world: World, live: Path, alice: Path, bob: Path, place: Path
 ) -> None:
     cat(live / "put/a"), cat(live / "echo/x")
-    attempts = [
+    attempts: list[tuple[Any, ...]] = [
         (os.unlink, live / "echo/x"),
         (os.mkdir, live / "new"),
         (os.rmdir, live / "echo"),

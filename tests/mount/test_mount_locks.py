@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, line_from, python, quoted, running, sh, until
+
+from tests.mount.mount_world import LIMIT_S, Place, line_from, python, quoted, running, sh, until
 
 pytestmark = pytest.mark.mount
 

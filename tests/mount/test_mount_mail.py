@@ -12,7 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, cat_bytes, code_of, echo, line_from, quoted, running, sh, until, view
+
+from tests.mount.mount_world import (
+    Place,
+    World,
+    cat,
+    cat_bytes,
+    code_of,
+    echo,
+    line_from,
+    quoted,
+    running,
+    sh,
+    until,
+    view,
+)
 
 pytestmark = pytest.mark.mount
 

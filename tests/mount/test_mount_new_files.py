@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsx_steps import whole
-from mount_world import Place, World, cat, echo, linux_only, meta, python, sh, until, view
-from new_file_steps import NEW, PAUSES, STEPS, Hands, closes, created, errno_of, opened, used
+
+from tests.mount.fsx_steps import whole
+from tests.mount.mount_world import Place, World, cat, echo, linux_only, meta, python, sh, until, view
+from tests.mount.new_file_steps import NEW, PAUSES, STEPS, Hands, closes, created, errno_of, opened, used
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("losses_are_told", "not_the_first")]
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsx_steps import whole
-from mount_world import LIMIT_S, Place, World, cat, linux_only, rounds, sh, until
-from new_file_steps import NEW, PAUSES, closes, created, errno_of, opened, used
+
+from tests.mount.fsx_steps import whole
+from tests.mount.mount_world import LIMIT_S, Place, World, cat, linux_only, rounds, sh, until
+from tests.mount.new_file_steps import NEW, PAUSES, closes, created, errno_of, opened, used
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("losses_are_told", "not_the_first")]
 

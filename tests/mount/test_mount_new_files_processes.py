@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, line_from, linux_only, python, running, sh, until
-from new_file_steps import NEW, created
+
+from tests.mount.mount_world import LIMIT_S, Place, World, cat, line_from, linux_only, python, running, sh, until
+from tests.mount.new_file_steps import NEW, created
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("not_the_first")]
 
@@ -177,7 +178,7 @@ def test_whoever_makes_files_notices_no_kill(world: World, place: Place) -> None
         try:
             for _ in range(12):
                 before = len(made)
-                until(lambda before=before: len(made) > before)  # type: ignore[misc]
+                until(lambda before=before: len(made) > before)
                 time.sleep(0.02)
                 _kill_mount(world, "alice")
         finally:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World
+
+from tests.mount.mount_world import Place, World
 
 pytestmark = [
     pytest.mark.mount,

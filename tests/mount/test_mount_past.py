@@ -13,9 +13,9 @@ from typing import Any
 
 import apsw
 import pytest
-from mount_world import Place, World, cat, code_of, needs, sh
 
 from avmfs import AVM
+from tests.mount.mount_world import Place, World, cat, code_of, needs, sh
 
 pytestmark = pytest.mark.mount
 Tree = dict[str, tuple[Any, ...]]

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import PORTABLE, World
-from posix_cases import CASES
+
+from tests.mount.mount_world import PORTABLE, World
+from tests.mount.posix_cases import CASES
 
 pytestmark = pytest.mark.mount
 

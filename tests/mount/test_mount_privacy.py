@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
-from mount_world import Place, cat, cat_bytes, code_of, echo, meta, sh, view
+
+from tests.mount.mount_world import Place, cat, cat_bytes, code_of, echo, meta, sh, view
 
 pytestmark = pytest.mark.mount
 

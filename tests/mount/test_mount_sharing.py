@@ -10,7 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mount_world import Place, cat, cat_bytes, echo, line_from, meta, needs, python, quoted, running, sh, until, view
+
+from tests.mount.mount_world import (
+    Place,
+    cat,
+    cat_bytes,
+    echo,
+    line_from,
+    meta,
+    needs,
+    python,
+    quoted,
+    running,
+    sh,
+    until,
+    view,
+)
 
 pytestmark = pytest.mark.mount
 

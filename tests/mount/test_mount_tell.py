@@ -17,7 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, cat_bytes, echo, line_from, linux_only, running, sh, until
+
+from tests.mount.mount_world import (
+    LIMIT_S,
+    Place,
+    World,
+    cat,
+    cat_bytes,
+    echo,
+    line_from,
+    linux_only,
+    running,
+    sh,
+    until,
+)
 
 pytestmark = pytest.mark.mount
 

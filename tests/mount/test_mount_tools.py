@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, cat, linux_only, needs, python, sh, view
+
+from tests.mount.mount_world import LIMIT_S, Place, cat, linux_only, needs, python, sh, view
 
 pytestmark = pytest.mark.mount
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, meta, sh, view
 
 from avmfs import AVM
+from tests.mount.mount_world import Place, World, cat, meta, sh, view
 
 pytestmark = pytest.mark.mount
 OLD = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,8 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
-from mount_world import LIMIT_S, Place, World, linux_only, running
+
+from tests.mount.mount_world import LIMIT_S, Place, World, linux_only, running
 
 SECONDS = float(os.environ.get("AVM_TREE_S", "6"))
 SEED = os.environ.get("AVM_TREE_SEED", "1")

@@ -7,7 +7,8 @@ AVM_TWO_HOSTS=1.
 from __future__ import annotations
 
 import pytest
-from test_mount_sharing import (  # noqa: F401
+
+from tests.mount.test_mount_sharing import (  # noqa: F401
     test_a_directory_comes_and_goes_for_the_other_at_once,
     test_a_file_replaced_by_rename_is_never_missing_or_torn_for_a_reader,
     test_a_name_comes_and_goes_for_the_other_at_once,

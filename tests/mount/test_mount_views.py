@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, cat_bytes, code_of, echo, meta, quoted, sh, until, view
 
 from avmfs import paths, views
+from tests.mount.mount_world import Place, World, cat, cat_bytes, code_of, echo, meta, quoted, sh, until, view
 
 pytestmark = pytest.mark.mount
 

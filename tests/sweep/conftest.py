@@ -6,18 +6,15 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "cli", "mcp"))
-
-from mount_world import OnTwoHosts, World
-from planting import SETTINGS, Planted, plant
-from recipes import Ground
+from tests.mount.mount_world import OnTwoHosts, World
+from tests.sweep.planting import SETTINGS, Planted, plant
+from tests.sweep.recipes import Ground
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World, cat, echo, view
+
+from tests.mount.mount_world import World, cat, echo, view
 
 CANARY = re.compile(r"zq[a-z]+qz", re.IGNORECASE)
 KINDS = (

@@ -18,9 +18,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
-from planting import WORD, Planted
 
 from avmfs.cli.main import avm
+from tests.sweep.planting import WORD, Planted
 
 FULL = os.environ.get("AVM_SWEEP") == "full"
 EACH = 1000 if FULL else 12  # values of one parameter, the others as usual

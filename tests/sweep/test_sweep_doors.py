@@ -18,18 +18,18 @@ import click
 import pytest
 from avmfs_config import load_settings
 from click.testing import CliRunner
-from planting import CANARY, Planted
-from recipes import Ground, cases, command_cases, of_function
-from shells import environment
 
 from avmfs import AVM
-from avmfs.avm import AgentMemory
+from avmfs.api.agent_memory import AgentMemory
 from avmfs.cli.commands import COMMANDS
 from avmfs.cli.main import avm
 from avmfs.errors import AvmError
 from avmfs.mcp import registry as mcp_registry
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
+from tests.cli.shells import environment
+from tests.sweep.planting import CANARY, Planted
+from tests.sweep.recipes import Ground, cases, command_cases, of_function
 
 pytestmark = pytest.mark.mount
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,17 +14,15 @@ from typing import Any, get_type_hints
 import pytest
 
 pytest.importorskip("starlette")
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("faults", "http"))
-
-from daemons import Daemon, wait
-from http_world import Web, of
-from planting import CANARY, SETTINGS, Planted
-from recipes import Ground, cases, of_function
 
 from avmfs import metrics, wire
 from avmfs.errors import AvmError
 from avmfs.http import values
 from avmfs.rpc import methods
+from tests.faults.daemons import Daemon, wait
+from tests.http.http_world import Web, of
+from tests.sweep.planting import CANARY, SETTINGS, Planted
+from tests.sweep.recipes import Ground, cases, of_function
 
 pytestmark = pytest.mark.mount
 

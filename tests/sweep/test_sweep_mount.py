@@ -17,11 +17,12 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from mount_world import cat, cat_bytes, echo, housekeeping_is_done, release_claims, until, view
-from planting import CANARY, CONTROL, WORD, Planted
-from recipes import FULL, Ground, Parameter, cases
 
+from avmfs import signatures
 from avmfs.views import registry
+from tests.mount.mount_world import cat, cat_bytes, echo, housekeeping_is_done, release_claims, until, view
+from tests.sweep.planting import CANARY, CONTROL, WORD, Planted
+from tests.sweep.recipes import FULL, Ground, Parameter, cases
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(3600)]
 
@@ -64,7 +65,7 @@ def suffixes(ground: Ground, *places: str) -> Iterator[str]:
                 yield suffix
 
 
-def _hint(found: registry.Parameter) -> Any:
+def _hint(found: signatures.Parameter) -> Any:
     if found.choices:
         return Literal[found.choices]
     return found.type if found.type in (bool, int, float, str) else int

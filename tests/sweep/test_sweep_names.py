@@ -16,21 +16,22 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 from urllib.parse import quote
 
-import peers
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from avmfs_config import load_settings
 from mcp.shared.exceptions import MCPError
-from peers import Peer
-from recipes import EACH, FULL, Ground, Parameter, cases, command_cases, of_function
-from shells import QuickShell, environment
 
+from avmfs import signatures
 from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError
 from avmfs.mcp import registry as tools
 from avmfs.rpc.local import LocalDoor
 from avmfs.text.escapes import escaped, visible_lines
 from avmfs.views import registry as views
+from tests.cli.shells import QuickShell, environment
+from tests.mcp import peers
+from tests.mcp.peers import Peer
+from tests.sweep.recipes import EACH, FULL, Ground, Parameter, cases, command_cases, of_function
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -297,7 +298,7 @@ def suffixes(place: str) -> Iterator[tuple[views.View, str]]:
             yield each, f":{each.name}" + (f"?{query}" if query else "")
 
 
-def _hint(found: views.Parameter) -> Any:
+def _hint(found: signatures.Parameter) -> Any:
     if found.choices:
         return Literal[found.choices]
     return found.type if found.type in (bool, int, float, str) else int

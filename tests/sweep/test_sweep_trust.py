@@ -22,10 +22,6 @@ from typing import Any, get_type_hints
 import pytest
 from avmfs_config import load_settings
 from click.testing import CliRunner
-from recipes import Ground, cases, command_cases, of_function
-from shells import environment
-from test_sweep_doors import ELSEWHERE, LocalCall, _called, method_cases, python_cases
-from test_sweep_mount import suffixes
 
 from avmfs import AVM
 from avmfs.cli.commands import COMMANDS
@@ -34,6 +30,10 @@ from avmfs.errors import AvmError
 from avmfs.mcp import registry as mcp_registry
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
+from tests.cli.shells import environment
+from tests.sweep.recipes import Ground, cases, command_cases, of_function
+from tests.sweep.test_sweep_doors import ELSEWHERE, LocalCall, _called, method_cases, python_cases
+from tests.sweep.test_sweep_mount import suffixes
 
 PLANT, HELD = "zqplantqz", "zqheldqz"
 CONFIG = 'trust:\n  - {source: web, pattern: "/memory/shared/held/*", action: quarantine}\n'

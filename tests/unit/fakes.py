@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from hashing import HashingEmbedding
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
@@ -16,6 +15,7 @@ from avmfs.store.index.columns import ROW, Columns, arrange
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.vectors import VectorTable
 from avmfs.text import forms, passages, segment, speech
+from tests.hashing import HashingEmbedding
 
 END = 2**63 - 1
 
@@ -156,6 +156,12 @@ class MemoryIndex:
             return None
         prefix = b"/" + b"/".join(under) + b"/"
         return frozenset(p for p, hit in self._hits.items() if hit.path.startswith(prefix))
+
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        return [], 0
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        return []
 
     def disputed(self, documents: Sequence[int]) -> list[Dispute]:
         return []

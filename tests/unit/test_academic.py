@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -120,7 +120,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[
 def test_evidence_is_found_in_stores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, report = _run(tmp_path, monkeypatch, "--budgets", "20,500")
     assert code == 0
-    turns, sessions, covered = ({row[0]: row[1:] for row in table.rows} for table in report.tables)
+    turns, sessions, covered = ({row[0]: cast(list[Any], row[1:]) for row in table.rows} for table in report.tables)
     assert turns["all"][0] == 3 and "abstention" not in turns
     assert covered["all"][2] == 1  # small histories stand whole in 500 tokens
     assert covered["all"][1] < covered["all"][2]  # and not in 20

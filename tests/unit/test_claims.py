@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Principal
 from avmfs.agents.presence import Presence
 from avmfs.errors import Busy, Denied, Invalid
 from avmfs.rpc import methods
 from avmfs.store.commands.claims import CANDIDATES
+from tests.unit.views_fixtures import World, opened
 
 A = "/memory/shared/q/a.md"
 
@@ -105,7 +106,7 @@ def test_a_claim_follows_the_file_and_ends_with_it(world: World) -> None:
     assert world.applied.applier.db.execute("select count(*) from claim").get == 0
 
 
-def _removed(world: World) -> list[object]:
+def _removed(world: World) -> list[Any]:
     with world.agent("alice").memory.reading() as reader:
         return list(reader.removed(9))
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Access, Policy, Principal, Rule
 from avmfs.codeindex import finding, modules, scanning
@@ -20,6 +19,7 @@ from avmfs.codeindex.parsing import Module, Symbol, parse
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc import methods
+from tests.unit.views_fixtures import World, opened
 
 SAMPLES = {
     "a.py": (
@@ -111,7 +111,7 @@ def sources(world: World, name: str = "alice", project: str = "house") -> dict[s
     return {each["path"][len(where) + 1 :]: each["document"] for each in told if each["kind"] == "file"}
 
 
-def found(places: list[finding.Place]) -> list[str]:
+def found(places: list[modules.Place]) -> list[str]:
     return [f"{each.source}:{each.symbol.line} {each.symbol.name}" for each in places]
 
 
@@ -246,7 +246,7 @@ def test_who_may_see_an_index(world: World, code: Path) -> None:
     for project in ("mine", "hidden"):
         for ask in (scanning.status, finding.sigs):
             with pytest.raises(NotFound, match="no such project"):
-                list(ask(bob, project))  # type: ignore[arg-type]
+                list(ask(bob, project))
     assert len(finding.find(alice, "open door", "mine")) == 1
     with pytest.raises(Denied):
         scanning.scan(bob, "hidden2", code)

@@ -43,6 +43,7 @@ from avmfs_config import (
 )
 from avmfs_config.consolidate import CONSOLIDATE, DIGEST, ConsolidateSettings, DigestSettings
 from avmfs_config.gossip import GOSSIP
+from avmfs_config.outbox import WEBHOOKS
 from avmfs_config.parse import Readers, readers_of
 
 ENVIRON = {"HOME": "/home/ada", "TEAM": "red"}
@@ -672,7 +673,7 @@ RECORDS: dict[type[Any], Readers] = {
     GossipSettings: GOSSIP,
     ConsolidateSettings: CONSOLIDATE,
     DigestSettings: DIGEST,
-    WebhookSettings: readers.WEBHOOKS,
+    WebhookSettings: WEBHOOKS,
     Hook: readers.HOOK,
     Settings: readers.SETTINGS,
 }

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import pytest
 from avmfs_config import ConsolidateSettings
 from avmfs_daemon.consolidation import Consolidation
-from views_fixtures import Agent, World, opened
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
@@ -23,6 +22,7 @@ from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, Note, redundant
 from avmfs.services import Services
 from avmfs.store.commands.versions import TAGS_MAX
+from tests.unit.views_fixtures import Agent, World, opened
 
 FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
 ALIKE = [
@@ -99,6 +99,18 @@ def test_today_of_another_day_is_another_day() -> None:
     said = "The nightly export has failed today because of the full disk."
     assert redundant([Note(said, 1), Note(said, 2)]) == []
     assert len(redundant([Note(said, 1), Note(said, 1)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "of_its_day"),
+    [
+        ("The export just failed because of the full disk.", True),
+        ("We have just got a new disk for the export.", True),
+        ("The export is just a copy of the ledger.", False),
+    ],
+)
+def test_just_is_of_its_day_where_something_has_just_happened(said: str, of_its_day: bool) -> None:
+    assert len(redundant([Note(said, 1), Note(said, 2)])) == (not of_its_day)
 
 
 def test_the_order_of_what_is_to_be_done_is_kept() -> None:

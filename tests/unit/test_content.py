@@ -55,7 +55,8 @@ def test_overlay_is_what_a_file_would_read(data: bytes, edits: list[Edit], offse
 
 def test_sizes_have_a_limit() -> None:
     assert content.size_after(0, [("t", content.SIZE_LIMIT)]) == content.SIZE_LIMIT
-    for edits in ([("t", content.SIZE_LIMIT + 1)], [("w", content.SIZE_LIMIT, b"x")]):
+    large: list[list[Edit]] = [[("t", content.SIZE_LIMIT + 1)], [("w", content.SIZE_LIMIT, b"x")]]
+    for edits in large:
         with pytest.raises(TooBig):
             content.size_after(0, edits)
     with pytest.raises(TooBig):
@@ -82,7 +83,7 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
         maps: list[tuple[bytes, bytes]] = []
         for edits, keep in steps:
             if keep:  # like a log file: a small piece at the end
-                edits = [("w", after.size, b"piece"), *edits] if len(edits) > 1 else [("w", after.size, b"piece")]
+                edits = [("w", after.size, b"piece"), *(edits if len(edits) > 1 else [])]
             if keep and after.extents:
                 maps.append((content.take_map(db, 99), model))
             piece = content.small_append(after.size, edits)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.rpc import methods
+from tests.unit.views_fixtures import World, opened
 
 OLD = "The backup of the mail server runs every night at 02:30."
 BESIDE = [

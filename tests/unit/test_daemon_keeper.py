@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, RESTS, TRICKLE, Housekeeper
-from hashing import HashingEmbedding
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
@@ -24,6 +23,7 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.hashing import HashingEmbedding
 
 ALICE = Principal("alice")
 
@@ -314,7 +314,8 @@ def test_progress_and_the_time_to_searchable_are_reported(house: House) -> None:
 
 
 def vectors(house: House) -> dict[str, int]:
-    return dict(house.applying.applier.db.execute("select model, count(*) from vector group by model").fetchall())
+    rows: Any = house.applying.applier.db.execute("select model, count(*) from vector group by model").fetchall()
+    return dict(rows)
 
 
 def test_an_idle_keeper_commits_nothing(house: House) -> None:

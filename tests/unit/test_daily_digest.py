@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from avmfs_daemon.daily_digest import DailyDigest
-from views_fixtures import START, World, opened
 
 from avmfs.errors import Busy
+from tests.unit.views_fixtures import START, World, opened
 
 HOUR, DAY = 60, 24 * 60  # minutes
 AT = 8 * HOUR

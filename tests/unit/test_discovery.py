@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import Agent, World, opened
 
 from avmfs.access import Access, Person, Policy, Principal, Rule
 from avmfs.agents import bloom, digest_cache
@@ -19,6 +18,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.discovery import DiscoveryReader
 from avmfs.store.rows.scopes import Scopes
 from avmfs.views.who import who_knows
+from tests.unit.views_fixtures import Agent, World, opened
 
 MODES = ("full", "owner", "existence", "none")
 

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import apsw
 import pytest
-from disk_model import PAGE, Names
-from dropping_disk import DroppingDisk
+
+from tests.disk_model import PAGE, Names
+from tests.dropping_disk import DroppingDisk
 
 pytestmark = pytest.mark.mount
 
 
 @pytest.fixture(params=["posix", "ext4"])
 def names(request: pytest.FixtureRequest) -> Names:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture

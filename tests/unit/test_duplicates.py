@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Policy
 from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, likeness
 from avmfs.store.commands.versions import TAGS_MAX
+from tests.unit.views_fixtures import World, opened
 
 FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
 SAME = "Every second Thursday at 14:00 the release train leaves, from the staging branch"

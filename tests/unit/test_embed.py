@@ -1,6 +1,7 @@
 """Embedders: vectors of length one, one model per batch, weights found without a network."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import socket
@@ -18,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
 
 from avmfs.embed import bert, local, weights, wheel
 from avmfs.embed.cache import QueryCache
@@ -26,6 +26,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.embed.transformer import TransformerEmbedding
+from tests.hashing import HashingEmbedding
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -67,7 +68,7 @@ def test_hashing_is_the_same_everywhere_and_normalised() -> None:
     assert batch.vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(batch.vectors, axis=1), [1, 0, 1, 0])
     program = """
-from hashing import HashingEmbedding
+from tests.hashing import HashingEmbedding
 print(HashingEmbedding(16).embed_batch(["the quick brown fox"]).vectors.tobytes().hex())
 """
     assert python(program, PYTHONHASHSEED="99").stdout.strip() == batch.vectors[0].tobytes().hex()
@@ -374,7 +375,7 @@ def test_torch_computes_where_there_is_a_gpu_for_it(
     device: str, gpu: bool, installed: bool, engine: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_NVIDIA", tmp_path if gpu else tmp_path / "none")
-    monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     assert isinstance(LocalEmbedding(device=device).engine, engine)
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from avmfs_daemon import embedding, reranking
 from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
-from hashing import HashingEmbedding
 
 from avmfs import calls, wire
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Interrupted
+from tests.hashing import HashingEmbedding
 
 
 class Gated:

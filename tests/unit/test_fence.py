@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Principal
 from avmfs.memory import Memory
 from avmfs.store import identity as fence
+from tests.unit.views_fixtures import World, opened
 
 NONCE = re.compile(r"\A## Relevant Memory \((\d+) items?, \d+ tokens\) mount (\d{6})\n# (?:in \S+/ )?\d{4}\S* \S+\n")
 END = re.compile(r"\n\(seq=\d+ (\d{6})\)\n\Z")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import handover as kept
 from avmfs.fuse import directory_ops
@@ -29,6 +28,7 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.listings import Entry
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import World, opened
 
 FOLDER = 0o40000
 
@@ -44,7 +44,7 @@ class Reader:
 
     def __init__(self, world: World, left: HandoverState | None = None) -> None:
         self.tree = Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
-        world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat to
+        world.store.keep = lambda kept, origin: bytes(8)  # no writer to repeat to
         continuity = Handover(self.tree, kept.make() if left is None else left)
         numbers = Inodes(self.tree, continuity)
         replies = EntryCache(self.tree, numbers, KernelFilter(kernel_filter.create()))

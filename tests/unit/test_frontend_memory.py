@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import handover as kept
 from avmfs.errors import NotFound
@@ -24,6 +23,7 @@ from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def _size(entry: bytes) -> int:
 
 def _tree(world: World, agent: str = "alice") -> tuple[Tree, EntryCache, Real]:
     tree = Tree(world.agent(agent).memory, uid=os.getuid(), gid=os.getgid())
-    world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat anything to
+    world.store.keep = lambda kept, origin: bytes(8)  # no writer to repeat anything to
     numbers = Inodes(tree, Handover(tree, kept.make()))
     where, _ = tree.lookup(tree.node(1), b"memory")
     assert isinstance(where, Real)
@@ -66,7 +66,7 @@ def test_a_lookup_during_a_commit_tells_the_size_before_or_after_but_never_neith
             handle.flush()
         return found
 
-    tree.memory.store.cached_child = ask_and_be_overtaken  # type: ignore[method-assign]
+    tree.memory.store.cached_child = ask_and_be_overtaken  # type: ignore[assignment, method-assign]
     assert _size(replies.found(where.node.id, b"f")) == 5
     assert replies.known(node) is None or _size(replies.known(node) or b"") == 5
 
@@ -160,7 +160,7 @@ def test_attributes_that_changed_before_the_writer_knew_of_the_node_are_not_for_
         node, _, _, kept, _, kept_ns = p.ENTRY_OUT.unpack_from(reply, p.OUT_HEADER.size)
         return node, bool(kept or kept_ns), _size(reply[p.OUT_HEADER.size :])
 
-    tree.memory.store.cached_child = ask_and_be_overtaken  # type: ignore[method-assign]
+    tree.memory.store.cached_child = ask_and_be_overtaken  # type: ignore[assignment, method-assign]
     node, kept, size = told()
     assert (kept, size) == (False, 1)
     assert told() == (node, True, 6)

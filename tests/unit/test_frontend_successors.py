@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import handover as kept
 from avmfs.errors import OverQuota
@@ -29,12 +28,13 @@ from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with opened(tmp_path) as world:
-        world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat anything to
+        world.store.keep = lambda kept, origin: bytes(8)  # no writer to repeat anything to
         yield world
 
 
@@ -95,7 +95,7 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     found, waiting = tree.create(
         tree.lookup(tree.node(1), b"memory")[0], b"waiting", 0o644, os.O_WRONLY, Caller(os.getuid(), os.getgid())
     )
-    waiting.write(0, b"not yet")  # type: ignore[union-attr]
+    waiting.write(0, b"not yet")
     settled: list[tuple[int, set[int]]] = []
     world.store.settle = lambda kind, still: settled.append((kind, still))
     Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from avmfs_config import ConfigError, Endpoint, GossipSettings, load_settings
-from views_fixtures import World, opened
 
 from avmfs import wire
 from avmfs.agents import digest_cache, gossip, gossip_link
@@ -23,6 +22,7 @@ from avmfs.agents.gossip import StoreKnowledge
 from avmfs.agents.gossip_link import Gossip, allowed_networks, is_allowed, read_key
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
 from avmfs.store.identity import OPERATOR
+from tests.unit.views_fixtures import World, opened
 
 KEY = b"k" * 32
 

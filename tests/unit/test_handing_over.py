@@ -11,14 +11,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hashing import HashingEmbedding
-from views_fixtures import World, opened
 
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import Invalid, NotFound
 from avmfs.mcp import overview
 from avmfs.rpc import methods
 from avmfs.views.documents import disputed
+from tests.hashing import HashingEmbedding
+from tests.unit.views_fixtures import World, opened
 
 DAY = 24 * 60  # minutes
 GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
@@ -104,12 +104,13 @@ def test_a_digest_shows_only_so_much_urgent_mail_and_says_how_much_more_there_is
 
 def test_a_mcp_client_is_told_of_urgent_mail_that_a_digest_leaves_out(world: World) -> None:
     shown: list[bool] = []
-    call = SimpleNamespace(
+    call: Any = SimpleNamespace(
         door=lambda method, **given: ask(world, "alice", method, **given), urgent_is_shown=lambda: shown.append(True)
     )
-    assert overview.avm_digest(call, limit=1).value.urgent == 1 and shown == [True]
+    digest: Any = overview.avm_digest
+    assert digest(call, limit=1).value.urgent == 1 and shown == [True]
     world.agent("bob").memory.tell("alice", "look again", priority="urgent")
-    assert overview.avm_digest(call, limit=1).value.urgent == 2 and shown == [True]
+    assert digest(call, limit=1).value.urgent == 2 and shown == [True]
 
 
 def test_disputes_of_a_directory_are_all_found_however_many_newer_ones_stand_elsewhere(world: World) -> None:
@@ -146,7 +147,7 @@ def test_a_bundle_of_nothing_says_when_words_alone_were_searched(world: World, m
     assert world.agent("alice").cat("/:bundle?q=zebra crossings") == said
     found = ask(world, "alice", "bundle", q="zebra crossings")
     assert found["text"] == "" and found["degraded"] == "the model is loading"
-    call = SimpleNamespace(door=lambda method, **given: ask(world, "alice", method, **given))
+    call: Any = SimpleNamespace(door=lambda method, **given: ask(world, "alice", method, **given))
     assert overview.avm_bundle(call, "zebra crossings").text == said
 
 

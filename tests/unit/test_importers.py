@@ -13,11 +13,11 @@ from typing import Any
 
 import apsw
 import pytest
-from test_transfer import OPERATOR, Open, brought, exported, newest, store  # noqa: F401
 
 from avmfs.errors import Invalid, StoreFailed
 from avmfs.transfer import formats
 from avmfs.transfer.record import Record, nanoseconds
+from tests.unit.test_transfer import OPERATOR, Open, brought, exported, newest, store  # noqa: F401
 
 INTO = "/memory/shared/in"
 
@@ -388,9 +388,8 @@ def test_what_is_no_json_is_refused_with_its_place(text: str, tmp_path: Path) ->
 def test_ten_thousand_are_imported_in_few_calls(store: Open, tmp_path: Path) -> None:
     world = store("store")
     (tmp_path / "m.json").write_text(json.dumps([{"id": str(n), "memory": f"note {n}"} for n in range(2000)]))
-    from test_transfer import door
-
     from avmfs.transfer.importing import Import
+    from tests.unit.test_transfer import door
 
     kim = door(world, "kim")
     report = Import(kim, INTO).run(formats.readers()["mem0"].call(tmp_path / "m.json"))  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from typing import Any
 import apsw
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
@@ -24,6 +23,7 @@ from avmfs.store.index.server import LOADING, IndexServer
 from avmfs.store.index.vectors import Nearest
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.hashing import HashingEmbedding
 
 KEY = b"k" * 32
 ALICE, BOB = Principal("alice"), Principal("bob")

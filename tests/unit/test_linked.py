@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.errors import Exists, IsDirectory, NotFound
 from avmfs.node import Dispute, Hit
@@ -17,6 +16,7 @@ from avmfs.rpc import methods
 from avmfs.search.engine import Scored
 from avmfs.search.linked import CONTRADICTS, SUPERSEDES, heeded, placed
 from avmfs.search.recall import STRATEGIES
+from tests.unit.views_fixtures import World, opened
 
 OLD, NEW = "The ingress proxy of atlas is HAProxy.", "For atlas the proxy at the ingress has been Envoy, says Rune."
 ASKED = "/memory/:search?q=ingress proxy of atlas HAProxy"

@@ -9,6 +9,7 @@ import resource
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,8 @@ def test_without_a_free_descriptor_it_says_so_once_and_goes_on(
 
 def test_clients_come_until_it_is_over(listening: tuple[socket.socket, str]) -> None:
     stop = threading.Event()
-    with connected(listening[1]), contextlib.closing(Listener(listening[0], "test").clients(stop)) as clients:
+    coming: Any = Listener(listening[0], "test").clients(stop)
+    with connected(listening[1]), contextlib.closing(coming) as clients:
         first = next(clients)
         assert first is not None
         first.close()

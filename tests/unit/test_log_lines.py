@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from log_lines import tracebacks, unexpected
+from tests.log_lines import tracebacks, unexpected
 
 LOG = """\
 2026-01-01 00:00:00,000 supervisor: INFO mount alice: ready

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from avmfs.agents import changes
 from avmfs.store.index import hit_cache
 from avmfs.store.notify import kernel_notices
 from avmfs.store.queries import nodes
@@ -35,7 +34,7 @@ STORE = Path(log_ops.__file__).parents[1]
         (events._SILENT, "attributes claim release trust"),
         (hit_cache._STILL, "attributes claim mkdir release rmdir tell"),
         (nodes._UNLISTED, "attributes claim key people privacy release tell trust"),
-        (changes.DIRECTORY_NAMES, "mkdir rmdir"),
+        (log_ops.DIRECTORY_NAMES, "mkdir rmdir"),
     ],
 )
 def test_what_follows_from_the_table(derived: frozenset[str], expected: str) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.errors import Denied
 from avmfs.memory import Memory
 from avmfs.rpc import methods
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture

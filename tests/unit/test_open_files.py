@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import opened
 
 from avmfs.errors import OverQuota
 from avmfs.memory import Memory
@@ -17,6 +16,7 @@ from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
+from tests.unit.views_fixtures import opened
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, timedelta, timezone
 
 import pytest
-from fakes import MemoryCorpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
 from avmfs.search.recall import STRATEGIES, Recall, recall
 from avmfs.text.tokens import ENCODINGS, TokenCounter
+from tests.unit.fakes import MemoryCorpus
 
 ALICE = Principal("alice")
 COUNTER = TokenCounter()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from avmfs.embed import engines
 from avmfs.embed.static import StaticEmbedding
 from benchmarks import bench_peers
 from benchmarks.results import read_json
@@ -32,13 +34,13 @@ def test_peers_stand_beside_avmfs_and_one_that_is_missing_is_told(
     python.chmod(0o755)
     (tmp_path / "config.yaml").write_text("embedding: {engine: static}\n")
     monkeypatch.setenv("AVM_BENCH_CONFIG", str(tmp_path / "config.yaml"))
-    monkeypatch.setattr(bench_peers.engines, "make", lambda *_: StaticEmbedding())
+    monkeypatch.setattr(engines, "make", lambda *_: StaticEmbedding())
     result = tmp_path / "r.json"
     chosen = ["--python", str(python), "--peers", "mem0,chroma"]
     code = bench_peers.main([*chosen, "--local", str(tmp_path), "--json", str(result)])
     report = read_json(result)
     assert (code, list(report.failures)) == (1, ["chroma"]) and "chromadb" in report.failures["chroma"]
-    rows = {str(row[0]).split()[0]: row for row in report.tables[0].rows}
+    rows: dict[str, list[Any]] = {str(row[0]).split()[0]: list(row) for row in report.tables[0].rows}
     assert list(rows) == ["cosine", "avmfs", "mem0"]
     assert rows["mem0"][:3] == ["mem0 9", 3, 500.0]
     assert rows["mem0"][-1] == 1 and rows["mem0"][6] < rows["mem0"][8]  # six turns: ten hits have all, one has not

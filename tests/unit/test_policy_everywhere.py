@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashing import HashingEmbedding
-from views_fixtures import World, opened
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
@@ -43,6 +41,8 @@ from avmfs.store.rows import api_keys, hash_chain
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT
 from avmfs.store.store import Store
 from avmfs.views import Context
+from tests.hashing import HashingEmbedding
+from tests.unit.views_fixtures import World, opened
 
 CANARY = "zebrafinch"
 EMBEDDER = HashingEmbedding()
@@ -327,7 +327,7 @@ def _past(side: Side, it: Any, back: int) -> list[Any]:
             waiting += [node for node in below if node.kind is Kind.DIRECTORY]
             seen += [reader.path(node.id) for node in below]
         for ask in ("node", "child", "children", "path", "read", "document", "versions", "tags", "counts", "listing"):
-            seen.append(outcome(lambda name=ask, past=reader: _READER[name](past, it)))  # type: ignore[misc]
+            seen.append(outcome(lambda name=ask, past=reader: _READER[name](past, it)))
     return [each for each in seen if SPACE.encode() in repr(each).encode()]
 
 
@@ -612,7 +612,7 @@ def outcome(ask: Callable[[], Any]) -> str:
 
 
 def alike(sides: list[Side], ask: Callable[[Side], Any]) -> str:
-    with_it, without = (outcome(lambda side=side: ask(side)) for side in sides)  # type: ignore[misc]
+    with_it, without = (outcome(lambda side=side: ask(side)) for side in sides)
     assert with_it == without
     assert "secret" not in with_it.replace("'secret': None", "") and str(sides[0].it.file) not in with_it
     return with_it
@@ -689,7 +689,7 @@ def test_what_only_the_house_asks_is_asked_nowhere_else(name: str) -> None:
 def test_a_method_of_the_door_tells_nothing_and_changes_nothing(sides: list[Side], name: str) -> None:
     before = hers(sides[0].world)
     for arguments in _METHODS[name]:
-        alike(sides, lambda side, given=arguments: methods.call(side.memory, name, given))  # type: ignore[misc]
+        alike(sides, lambda side, given=arguments: methods.call(side.memory, name, given))
     assert hers(sides[0].world) == before
 
 
@@ -706,9 +706,7 @@ def test_a_view_of_the_root_or_of_hers_tells_nothing(sides: list[Side], name: st
                 found.append(
                     outcome(
                         lambda node=node, path=path, view=view, given=given: (
-                            view.render(  # type: ignore[misc]
-                                Context(side.memory, node, path), given
-                            ).data
+                            view.render(Context(side.memory, node, path), given).data
                         )
                     )
                 )
@@ -753,8 +751,8 @@ def test_the_worlds_differ_for_who_may_see_it(worlds: list[tuple[World, Any]]) -
         told = set()
         for side in sides:
             with side.world.store.reading(side.who) as reader:
-                told.add(outcome(lambda reader=reader, side=side, name=name: _READER[name](reader, side.it)))  # type: ignore[misc]
+                told.add(outcome(lambda reader=reader, side=side, name=name: _READER[name](reader, side.it)))
         assert len(told) == 2, name
     for name in ("search", "recall"):
         asked = _METHODS[name][0]
-        assert len({outcome(lambda side=side: methods.call(side.memory, name, asked)) for side in sides}) == 2  # type: ignore[misc]  # noqa: B023
+        assert len({outcome(lambda side=side: methods.call(side.memory, name, asked)) for side in sides}) == 2  # noqa: B023

@@ -18,11 +18,15 @@ from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed, Timed
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
 
 
-def read(handler: str, config: dict[str, Any], /, environ: dict[str, str] | None = None, **params: str) -> bytes:
+def read(handler: str, config: dict[str, Any], /, environ: dict[str, str] | None = None, **params: Any) -> bytes:
     context = Context("/live/x", params, 2.0, 10_000, environ or {})
     found = find_handler(handler)(config).read("/live/x", context)
     assert found is not None
     return found.encode() if isinstance(found, str) else found
+
+
+def star(value: str) -> dict[str, Any]:
+    return {"*": value}
 
 
 @contextlib.contextmanager
@@ -211,12 +215,12 @@ def test_files_stay_below_their_root(tmp_path: Path) -> None:
     (root / "up").symlink_to(tmp_path)
     os.mkfifo(root / "pipe")
     config = {"root": str(root)}
-    assert read("file", config, **{"*": "a.txt"}) == b"here"
+    assert read("file", config, **star("a.txt")) == b"here"
     for value in ("../secret", "sub/../../secret", "out", "up/secret", "/etc/passwd", "a.txt\0", "pipe", ".."):
         with pytest.raises(OSError):
-            read("file", config, **{"*": value})
+            read("file", config, **star(value))
     with pytest.raises(IsADirectoryError):
-        read("file", config, **{"*": "sub"})
+        read("file", config, **star("sub"))
     context = Context("/live", {"*": ""}, 2.0, 100, {})
     assert sorted(find_handler("file")(config).list("/live", context) or ()) == ["a.txt", "sub/"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quick import TREE, chosen, imports, module
+from tests.quick import TREE, chosen, imports, module
 
 CONTRACT = TREE / "tests/contract"
 

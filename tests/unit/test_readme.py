@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
-import references
 from avmfs_daemon.main import cli as daemon
 
 from avmfs.cli.commands import COMMANDS, GROUPS
 from avmfs.cli.main import avm
 from avmfs.embed.weights import PACKAGE as WEIGHTS
 from avmfs.mcp.main import avm_mcp as avm_mcp
+from tests import references
 
 TREE = Path(__file__).parents[2]
 README = (TREE / "README.md").read_text(encoding="utf-8")

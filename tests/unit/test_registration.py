@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_what_is_read_from_the_sources_is_what_importing_registers() -> None:
     assert {each.name for each in views.all_views()} == paths.CORE_VIEWS - paths.PLANNED_VIEWS
     assert len({each.name for each in views.all_views()} & paths.PLANNED_VIEWS) == 0
     for name, (module, _) in commands.COMMANDS.items():
-        registration.import_module(module)
+        import_module(module)
         assert main._IMPORTED[name].name == name
     assert main._IMPORTED.keys() == commands.COMMANDS.keys()
     assert {name for group in commands.GROUPS.values() for name in group} <= commands.COMMANDS.keys()

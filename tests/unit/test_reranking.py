@@ -9,21 +9,21 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cross_encoders
 import numpy as np
 import pytest
 from avmfs_config import RerankSettings, default_settings, load_settings
 from avmfs_daemon import reranking as service
 from avmfs_daemon.embedding import EmbeddingService, PipeEmbedder
-from fakes import MemoryCorpus
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.agents import reranking
 from avmfs.agents.reranking import PAUSE_S, Endpoint
+from avmfs.embed import weights
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
 from avmfs.rpc.local import LocalDoor
@@ -31,6 +31,8 @@ from avmfs.search.engine import Engine
 from avmfs.search.pack import format_search
 from avmfs.search.reranking import Second
 from avmfs.text.tokens import TokenCounter
+from tests import cross_encoders
+from tests.unit.fakes import MemoryCorpus
 
 ALICE = Principal("alice")
 Q = "why is the car slow"
@@ -82,6 +84,24 @@ def test_a_cross_encoder_reads_question_and_passage_together(tmp_path: Path, fig
     assert said[0] > 0.9 and said[1] == pytest.approx(1 / (1 + np.exp(3))) and said[4] == pytest.approx(0.5)
     assert model.judged("stuck brake", ["car slow"])[0] < 0.1  # which of the two is asked makes a difference
     assert model.judged("car", []).shape == (0,)
+
+
+def test_a_model_of_tokens_looks_for_each_word_of_the_question_in_the_passage(tmp_path: Path) -> None:
+    folder = cross_encoders.make(tmp_path / "tiny", 0)
+    model = CrossEncoder(folder, 60)
+    said = model.judged("car slow", ["slow brake car", "car", "tea", "", "\ud800 brake", *["tea car"] * 20])
+    assert said == pytest.approx([1, 0.5, 0, 0, 0, *[0.5] * 20])
+    assert model.judged("car", ["car", "car tea"]).tolist() == [0, 0]  # how much better than the worst
+    assert model.judged("", ["car"]).tolist() == [0] and model.judged("car", []).shape == (0,)
+    with pytest.raises(EmbeddingUnavailable, match="not done within"):
+        CrossEncoder(folder, -1).judged("car", ["brake"])
+
+
+def test_the_folder_of_the_embedding_model_is_one() -> None:
+    model = CrossEncoder(weights.resolve(allow_download=False).path, 60)
+    notes = ["lunch is at noon", "Ann keeps the garage key", "the car stands in the garage"]
+    said = model.judged("who has the key of the garage", notes)
+    assert said[1] > said[2] + 0.1 and said[2] > said[0] + 0.1
 
 
 @pytest.mark.parametrize(
@@ -151,6 +171,13 @@ def test_who_asks_for_words_or_for_meaning_alone_gets_them_and_nothing_found_ask
     assert fixed.asked == 0
 
 
+@pytest.mark.parametrize(("best", "unit"), [(0.5, 0.5), (3.0, 1.0)])
+def test_what_is_said_counts_in_shares_of_the_best_score_or_of_one(best: float, unit: float) -> None:
+    hits = [replace(scored, score=best) for scored in engine().search(ALICE, Q).hits]
+    said, _ = Second(Fixed({"": 0.8}), RerankSettings()).on(hits, Q)
+    assert [scored.parts["rerank"] for scored in said] == pytest.approx([0.8 * unit] * len(hits)) and hits
+
+
 def test_without_the_second_opinion_the_order_is_as_before_and_the_first_line_says_why() -> None:
     made = engine(Second(Fixed("no answer within 2 s"), RerankSettings()))
     answer = made.search(ALICE, Q)
@@ -174,7 +201,7 @@ def test_where_only_the_reranker_is_missing_the_line_speaks_of_it_alone() -> Non
 
 @contextlib.contextmanager
 def served(
-    answer: Callable[[http.server.BaseHTTPRequestHandler, dict[str, Any]], None],
+    answer: Callable[[http.server.BaseHTTPRequestHandler, dict[str, Any]], object],
 ) -> Iterator[tuple[str, list[Any]]]:
     """An address, and what was asked there: headers and body."""
     seen: list[Any] = []
@@ -309,7 +336,7 @@ def test_a_key_that_is_not_there_is_an_error_that_names_its_place(tmp_path: Path
         ({"key_file": tmp_path / "empty"}, "empty has no key"),
     ):
         with pytest.raises(EmbeddingUnavailable, match=reason):
-            Endpoint(RerankSettings(endpoint=url, **more)).judged("q", ["a"])  # type: ignore[arg-type]
+            Endpoint(RerankSettings(endpoint=url, **more)).judged("q", ["a"])
 
 
 # In the daemon --------------------------------------------------------------------------------------------------

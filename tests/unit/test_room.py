@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from views_fixtures import opened
 
 from avmfs.access import Person, Policy, Quota
 from avmfs.vfs.statfs import room
+from tests.unit.views_fixtures import opened
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,11 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
 from avmfs_config import SearchWeights
-from fakes import MemoryCorpus
-from hashing import HashingEmbedding
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
@@ -25,6 +24,8 @@ from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
 from avmfs.text import forms, segment
 from avmfs.text.tokens import TokenCounter
+from tests.hashing import HashingEmbedding
+from tests.unit.fakes import MemoryCorpus
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -78,9 +79,11 @@ def test_what_gets_its_vectors_while_it_is_asked_for_is_found() -> None:
         def vectors_wait(self) -> bool:
             return len(answers) == 2
 
-    assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is dinner
+    store: Any = Embedding()
+    reading: Any = nullcontext
+    assert fresh.once_embedded(store, reading, lambda: answers.pop(0), True) is dinner
     answers = [nothing]
-    assert fresh.once_embedded(Embedding(), nullcontext, lambda: answers.pop(0), True) is nothing
+    assert fresh.once_embedded(store, reading, lambda: answers.pop(0), True) is nothing
 
 
 def which(column: NDArray[np.float64]) -> list[int]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_transfer import Door, Open, door, exported, store  # noqa: F401
-from views_fixtures import World
 
 from avmfs.errors import Invalid, NotFound
 from avmfs.transfer.sync import STATE, Sync, Synced
+from tests.unit.test_transfer import Door, Open, door, exported, store  # noqa: F401
+from tests.unit.views_fixtures import World
 
 ROUNDS = int(os.environ.get("AVM_SYNC_ROUNDS", "200"))
 ROOT = "/memory/shared/notes"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Exists, Invalid
@@ -20,6 +19,7 @@ from avmfs.rpc import methods
 from avmfs.transfer import exporting, formats, front_matter
 from avmfs.transfer.importing import Import, Report
 from avmfs.transfer.record import Record, Refusal, moment, nanoseconds
+from tests.unit.views_fixtures import World, opened
 
 OPERATOR = Principal("operator", operator=True)
 NATIVE = [name for name, each in formats.readers().items() if each.native]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.errors import Invalid
 from avmfs.rpc import methods
 from avmfs.store.queries.nodes import Reader
 from avmfs.views import verifying
+from tests.unit.views_fixtures import World, opened
 
 ASKED = "ingress proxy of atlas"
 

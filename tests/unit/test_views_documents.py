@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import views
 from avmfs.access import Policy
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.node import Node
+from tests.unit.views_fixtures import World, opened
 
 NOTE = "/shared/note.md"
 

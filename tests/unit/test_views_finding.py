@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.errors import Invalid
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from views_fixtures import Agent, World, opened
 
 from avmfs import paths, views
+from tests.unit.views_fixtures import Agent, World, opened
 
 FORMATS = Path(__file__).parents[2] / "docs" / "FORMATS.md"
 _PROMPT = re.compile(r"^(alice|bob)\$ (.*)$", re.MULTILINE)
@@ -31,7 +32,8 @@ def run(world: World, agent: Agent, command: str) -> str:
         return agent.cat(words[1])
     text, target = ("", words[1]) if words[0] == "touch" else (words[1] + "\n", words[3])
     if target.startswith("/tell/"):
-        recipient, parameters = paths.parse_mailbox(target.removeprefix("/tell/").encode())
+        recipient, given = paths.parse_mailbox(target.removeprefix("/tell/").encode())
+        parameters: dict[str, Any] = given
         agent.memory.tell(recipient, text, **parameters)
     elif paths.parse_view(target.rpartition("/")[2].encode()) is not None:
         agent.echo(text, target)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.errors import Invalid
 from avmfs.views import difference, history
+from tests.unit.views_fixtures import World, opened
 
 NOTE = "/shared/note.md"
 

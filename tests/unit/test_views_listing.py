@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs.errors import Invalid
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture

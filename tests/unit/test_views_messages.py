@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from views_fixtures import Agent, World, opened
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import mail
@@ -24,6 +24,8 @@ from avmfs.store import identity
 from avmfs.store import store as sqlite
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import loop
+from avmfs.store.writer.applier import Applier
+from tests.unit.views_fixtures import Agent, World, opened
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def tell(world: World, text: str, priority: str = "normal", to: str = "bob", **more: str) -> int:
+def tell(world: World, text: str, priority: str = "normal", to: str = "bob", **more: Any) -> int:
     world.clock.pass_(1)
     return world.agent("alice").memory.tell(to, text, priority=priority, **more)
 
@@ -167,7 +169,7 @@ def serving(path: Path) -> Iterator[Path]:
     """A writer, as a daemon runs it, in a thread."""
     address = path.with_name("w.sock")
     sqlite.open_direct(path, Policy(), IndexRules()).close()
-    applier = loop.Applier(path, Policy(), IndexRules(), orphans=True, clock=time.time_ns)
+    applier = Applier(path, Policy(), IndexRules(), orphans=True, clock=time.time_ns)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(address))
     listener.listen()

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import Agent, World, opened
 
 from avmfs.errors import Invalid, NotFound
 from avmfs.rpc.remembering import remember
 from avmfs.search.indexer import embed_pending
 from avmfs.views.listing import TREE_ENTRIES
+from tests.unit.views_fixtures import Agent, World, opened
 
 SECRET = "/private/secret.md"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from views_fixtures import World, opened
 
 from avmfs import calls
 from avmfs.rpc import documents
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture

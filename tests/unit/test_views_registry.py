@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import references
-from views_fixtures import World, opened
 
 from avmfs import paths, views
 from avmfs.errors import Invalid
 from avmfs.node import Kind
 from avmfs.views import View, about, registry
+from tests import references
+from tests.unit.views_fixtures import World, opened
 
 ALL = views.all_views()
 STILL = [view for view in ALL if view.name != "next"]  # which is there to take a file

@@ -245,7 +245,7 @@ def test_tls_asks_for_the_name_though_it_connects_to_an_address(
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)
     asked: list[str | None] = []
-    server.sni_callback = lambda sock, name, context: asked.append(name)  # type: ignore[assignment]
+    server.sni_callback = lambda sock, name, context: asked.append(name)
     monkeypatch.setattr(http_delivery, "vetted", lambda where, allowed: _rebound(where.host, where.port))
     answer = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
     with serving(answer, server) as port, pytest.raises(http_delivery.PostFailed, match="certificate"):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import Limits, SearchSettings
-from hashing import HashingEmbedding
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
@@ -26,6 +25,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import Context, Rendered, View
+from tests.hashing import HashingEmbedding
 
 START = int(datetime(2026, 3, 7, 10, 30, tzinfo=UTC).timestamp()) * 10**9
 MINUTE = 60 * 10**9

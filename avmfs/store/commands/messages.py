@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from avmfs import paths
 from avmfs.errors import Invalid, NotFound, OverQuota
+from avmfs.localtime import DAY_NS
 from avmfs.node import Kind
 from avmfs.store.commands import command
 from avmfs.store.rows.mail_limits import MINUTE, UNREAD, UNREAD_FROM, all_full, full, re_unknown, too_fast, too_long
@@ -25,7 +26,6 @@ NUMBERS_FROM: Final = 100_000  # the smallest with six digits
 PRIORITIES: Final = ("urgent", "normal", "low")
 _NO_RATE: Final = 10**9
 DIGESTS_UNREAD: Final = 14
-DAY: Final = 86_400 * 10**9
 
 
 @command(repeatable=True, frees_space=True)
@@ -105,7 +105,7 @@ def deliver_digest(tx: Tx, agent: str, due: int, told: int, body: str | None = N
     tx.require_operator()
     key = f"digest of {agent}"
     last, since = map(int, (tx.db.execute("select value from setting where key = ?", (key,)).get or "0 0").split())
-    known = 0 < last <= tx.now + DAY  # a clock may go back a little
+    known = 0 < last <= tx.now + DAY_NS  # a clock may go back a little
     if known and (last >= due or body is None):
         return {"since": None if last >= due else since}
     tx.db.execute("insert or replace into setting(key, value) values(?, ?)", (key, f"{due} {told}"))

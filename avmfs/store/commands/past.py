@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, NotFound, OverQuota
+from avmfs.localtime import DAY_NS
 from avmfs.store.commands import command
 from avmfs.store.rows import content, deltas, kept_versions
 from avmfs.store.rows.deltas import Encoding
@@ -15,7 +16,6 @@ from avmfs.store.tx.states import restate
 from avmfs.store.tx.transaction import Tx
 
 SNAPSHOTS = 256  # of one agent
-_DAY_NS = 86_400 * 10**9
 LOOKED: Final = 3000  # rows that a step of trimming looks at, at most
 ASKED: Final = 4000  # queries about places in a step
 _TABLES: Final = (
@@ -151,7 +151,7 @@ def _horizon(tx: Tx) -> int:
     """The change before which nothing but snapshots is to be kept."""
     if tx.states is not None and tx.states.short():
         return int(tx.db.execute("select max(seq) from log").get or 0)
-    before = tx.now - tx.index.past_days * _DAY_NS
+    before = tx.now - tx.index.past_days * DAY_NS
     oldest: Any = tx.db.execute("select until, (select at from log where seq = until) from past limit 1").fetchone()
     found = 0
     if oldest is not None and (oldest[1] is None or oldest[1] <= before):

@@ -47,7 +47,9 @@ def fill(path: Path) -> None:
     store, who = doors["alice"]._store, Principal("alice")
     with store.reading(who) as reader:
         memory = reader.child(1, b"memory")
+        assert memory is not None
         large = reader.child(memory.id, b"large.bin")
+        assert large is not None
     store.submit(who, "commit", node=large.id, handle=None, edits=[["t", 200_000], ["w", 199_997, b"end"]])
     store.submit(who, "commit", node=large.id, handle=None, edits=[["w", 200_000, b" and a tail"]])
     store.submit(who, "symlink", parent=memory.id, name=b"latest", target=b"shared/plan.md")
