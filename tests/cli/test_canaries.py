@@ -230,7 +230,7 @@ def views_of(place: str, *, root: bool = False) -> Iterator[str]:
         if "since" in names:
             yield f":{each.name}?since=0"
         if "format" in names:
-            yield f":{each.name}?format={'json' if each.name == 'graph' else 'jsonl'}"
+            yield f":{each.name}?{asks}format={'json' if each.name == 'graph' else 'jsonl'}"
 
 
 def seen_by(mount: Path) -> tuple[list[Path], list[Path]]:
