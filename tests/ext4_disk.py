@@ -6,6 +6,7 @@ written by then. The device keeps what it was sent: nothing is lost that ext4 ha
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -66,9 +67,21 @@ class Ext4Disk:
         return at
 
     def revive(self) -> None:
-        """Mount it anew, once nobody uses it any more."""
-        self._unmount()
-        self._mount()
+        """Mount it anew, once nobody uses it any more. Another mount namespace, of another test, may hold it a while:
+        then what is mounted is what was shut down."""
+        limit, probe = time.monotonic() + LIMIT_S, self.path / "probe"
+        while True:
+            self._unmount()
+            self._mount()
+            try:
+                probe.touch()
+            except OSError as e:
+                if e.errno != errno.EIO or time.monotonic() > limit:
+                    raise
+                time.sleep(0.02)
+                continue
+            probe.unlink()
+            return
 
     def _unmount(self) -> None:
         limit = time.monotonic() + LIMIT_S
