@@ -66,6 +66,11 @@ def marked(line: str, came: str) -> str:
     return f"(untrusted: {came}) {line}" if came and line else line
 
 
+def heading(came: str) -> str:
+    """The line above the words of a file that ``came`` so; nothing above those that are to be trusted."""
+    return f"# untrusted: {came}\n" if came else ""
+
+
 def named_by(content: str, source: str) -> str:
     """What a file without a title is named by: a stranger's words would be read in every listing, unmarked."""
     return (

@@ -12,6 +12,7 @@ from avmfs.cli.session import door, show
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
+from avmfs.trust import heading
 
 _SIGNS = {"added": "+", "removed": "-", "modified": "M"}
 
@@ -78,8 +79,7 @@ def blame_(memory: Door, path: str) -> None:
         f"v{each['version']:<4} {each['author']:<{wide}}  {minute(each['at'])}  {escaped(each['text'])}\n"
         for each in found["lines"]
     )
-    above = f"# untrusted: {found['untrusted']}\n" if found["untrusted"] else ""
-    show(found, above + text or "(empty)\n")
+    show(found, heading(found["untrusted"]) + text or "(empty)\n")
 
 
 @subcommand("restore", "Bring back a file or subtree as it was, or the whole store.")

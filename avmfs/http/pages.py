@@ -20,6 +20,7 @@ from avmfs.http.markup import Html, address, el, field, link, many, name, table,
 from avmfs.localtime import minute
 from avmfs.node import DISPUTES
 from avmfs.text.escapes import visible_lines
+from avmfs.trust import heading
 from avmfs.views import picture
 
 SHOWN: Final = 256 * 1024  # bytes of a file
@@ -145,7 +146,7 @@ async def _content(visit: Visit, path: str) -> Html:
 
 def _came(untrusted: str) -> Html | None:
     """What stands above the words of a file, as everywhere, that are marked."""
-    return el("p", f"# untrusted: {untrusted}", class_="warn") if untrusted else None
+    return el("p", heading(untrusted).rstrip("\n"), class_="warn") if untrusted else None
 
 
 def _standing(link_: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.node import signed
 from avmfs.text.escapes import escaped
+from avmfs.trust import heading
 
 Path = Annotated[
     str, Field(description="Such as /memory/shared/note.md, /private/note.md, or a handle (@k7f2).", min_length=1)
@@ -138,8 +139,11 @@ def avm_read(
     """
     found = read_content(call, path, offset, limit)
     more = f"\n(more: offset={found.next_offset})\n" if found.more else ""
-    above = f"# untrusted: {found.untrusted}\n" if found.untrusted else ""
-    text = above + found.content + more if found.encoding == "utf-8" else "(binary; see the structured content)"
+    text = (
+        heading(found.untrusted) + found.content + more
+        if found.encoding == "utf-8"
+        else "(binary; see the structured content)"
+    )
     return Answer(text, found)
 
 

@@ -22,6 +22,7 @@ from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound, S
 from avmfs.mcp.content import Content, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
+from avmfs.trust import heading
 
 ROOT = "/memories"
 WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
@@ -139,11 +140,7 @@ def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> st
     if not 1 <= first <= last <= len(lines):
         raise Invalid(f"Invalid `view_range` parameter: {view_range}. The file has the lines [1, {len(lines)}]")
     above = f"Here's the content of {path} with line numbers:\n"
-    return above + _mark(found) + _numbered(lines[first - 1 : last], first)
-
-
-def _mark(found: Content) -> str:
-    return f"# untrusted: {found.untrusted}\n" if found.untrusted else ""
+    return above + heading(found.untrusted) + _numbered(lines[first - 1 : last], first)
 
 
 def _tree(call: Call, path: str, place: str) -> str:
@@ -244,7 +241,7 @@ def _edit(call: Call, path: str, place: str, change: Callable[[str], tuple[str, 
             call.door("write", path=place, data=changed.encode(), mode="replace", instead_of=read)
         except Stale:
             continue
-        return _mark(found) + said
+        return heading(found.untrusted) + said
     raise Stale(f"Error: {path} was changed by others {TRIES} times while it was edited. View it and try again")
 
 

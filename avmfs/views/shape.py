@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from avmfs import trust
 from avmfs.errors import TooBig
 from avmfs.node import Node
 from avmfs.store.queries.nodes import Reader
@@ -47,8 +48,7 @@ def parts(path: bytes) -> tuple[bytes, ...]:
 
 def heading(reader: Reader, node: Node) -> str:
     """A line above what quotes a file that is not to be trusted, else nothing."""
-    came = reader.visible.untrusted(node.scope)
-    return f"# untrusted: {came}\n" if came else ""
+    return trust.heading(reader.visible.untrusted(node.scope))
 
 
 def whole(reader: Reader, node: Node) -> bytes:

@@ -160,6 +160,15 @@ def more(load: Load) -> None:
     wait(lambda: len(load.acknowledged) > before + 20)
 
 
+def nothing_lost(load: Load, a: Daemon, b: Daemon) -> None:
+    """After some more, alice of ``a`` and bob of ``b`` have all that was acknowledged."""
+    more(load)
+    load.end()
+    agreed(a, b)
+    for daemon, agent in ((a, "alice"), (b, "bob")):
+        load.check(daemon.at(agent))
+
+
 def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
     """Of a host's writer, of all of a host, of the server that keeps the log; each while notes are written."""
     a = hosts.first("alice")
@@ -178,11 +187,7 @@ def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> N
         postgres.kill()
         time.sleep(0.2)
         postgres.start()
-    more(load)
-    load.end()
-    agreed(a, b)
-    for daemon, agent in ((a, "alice"), (b, "bob")):
-        load.check(daemon.at(agent))
+    nothing_lost(load, a, b)
 
 
 @pytest.mark.timeout(3600 if WHOLE > 2 else 600)
@@ -201,11 +206,7 @@ def test_hosts_that_are_killed_at_any_moment_come_back_with_all(hosts: Hosts) ->
             shutil.rmtree(victim.root / "data")
             avm(victim, "cluster", "join")
         victim.start()
-    more(load)
-    load.end()
-    agreed(a, b)
-    for daemon, agent in ((a, "alice"), (b, "bob")):
-        load.check(daemon.at(agent))
+    nothing_lost(load, a, b)
     print(f"{WHOLE} hosts killed, {len(load.acknowledged)} acknowledged, {load.refused} refused")
 
 
