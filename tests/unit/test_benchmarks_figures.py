@@ -301,7 +301,7 @@ def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
         )
         return subprocess.CompletedProcess(command, int(bool(failures)))
 
-    monkeypatch.setattr(bench_paper.subprocess, "run", measured_by)
+    monkeypatch.setattr(subprocess, "run", measured_by)
     words = ["--output", str(tmp_path), "--resume", "--sections"]
     assert bench_paper.main([*words, "start"]) == 1
     assert {report.benchmark for report in read_reports(tmp_path / "results.json")} == {"start", "idle"}
