@@ -67,6 +67,9 @@ _Asked = tuple[Peer, Request]
 class Writer:
     """The loop. ``run`` returns after ``stop`` (callable from a signal handler's thread)."""
 
+    AWAITS_DISK = True  # before it answers who was promised that
+    AWAITS_TURN = False  # to begin a transaction, while others come who can be in it
+
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
         self._applier = applier
         self._scheduler: Scheduler[Peer] = Scheduler(self._by_itself)
@@ -269,11 +272,11 @@ class Writer:
         self._recent.extend(_asker(peer) for peer, _ in batch)
         foreseen = self._foresees_sync(batch[-1][1].traits)
         unsynced = self._unsynced or not self._log.idle
-        later = [unsynced and _promises(request) for _, request in batch]
+        later = [self.AWAITS_DISK and unsynced and _promises(request) for _, request in batch]
         self._send_all([reply for reply, waits in zip(replies, later, strict=True) if not waits])
         if any(later):
             self._sync([reply for reply, waits in zip(replies, later, strict=True) if waits])
-        elif foreseen:
+        elif foreseen and self.AWAITS_DISK:
             self._sync([])
         self._may_drain = True
         if self._left + self._applier.waiting - self._waited > LAG:
@@ -282,9 +285,9 @@ class Writer:
     def _transact(self, batch: list[_Asked], replies: _Replies) -> None:
         """Raises AvmError when the transaction is lost."""
         self._apply(batch, replies)
-        if len(batch) > 1:  # one alone has nobody who would come meanwhile
+        if len(batch) > 1 or self.AWAITS_TURN:  # one alone has nobody who would come meanwhile
             self._peers.poll(0.0)
-            late = self._scheduler.late()
+            late = self._scheduler.late(everybody=self.AWAITS_TURN and self._begun)
             batch += late
             self._apply(late, replies)
         if self._begun:
