@@ -90,6 +90,7 @@ class PostgresLog:
 
     def take(self, after: int | None = None) -> int:
         ask = _TAKE if after is None else f"{_TAKE}; {_READ.format(after, _AHEAD)}"
+        self._ahead = 0, []
         with self._asking(HELD_S + self._call_s) as db:
             found = db.execute(ask.encode(), prepare=False)
             found.nextset()

@@ -67,7 +67,6 @@ _Asked = tuple[Peer, Request]
 class Writer:
     """The loop. ``run`` returns after ``stop`` (callable from a signal handler's thread)."""
 
-    AWAITS_DISK = True  # before it answers who was promised that
     AWAITS_TURN = False  # to begin a transaction, while others come who can be in it
 
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
@@ -272,11 +271,11 @@ class Writer:
         self._recent.extend(_asker(peer) for peer, _ in batch)
         foreseen = self._foresees_sync(batch[-1][1].traits)
         unsynced = self._unsynced or not self._log.idle
-        later = [self.AWAITS_DISK and unsynced and _promises(request) for _, request in batch]
+        later = [unsynced and _promises(request) for _, request in batch]
         self._send_all([reply for reply, waits in zip(replies, later, strict=True) if not waits])
         if any(later):
             self._sync([reply for reply, waits in zip(replies, later, strict=True) if waits])
-        elif foreseen and self.AWAITS_DISK:
+        elif foreseen:
             self._sync([])
         self._may_drain = True
         if self._left + self._applier.waiting - self._waited > LAG:

@@ -328,12 +328,8 @@ def _digest(text: str) -> str:
 
 class ReplicatedWriter(Writer):
     """``heard``: the log as another connection, for what others append. ``wait_s``: so long a change waits for a log
-    that is not there. ``tell`` is called with how this host stands, every few seconds and when that changes.
+    that is not there. ``tell`` is called with how this host stands, every few seconds and when that changes."""
 
-    Who is promised that a change survives a loss of power has that from the log, which brings this host what its own
-    disk may have lost: as much as is committed between two syncs that nobody waits for."""
-
-    AWAITS_DISK = False
     AWAITS_TURN = True
 
     def __init__(
