@@ -146,7 +146,7 @@ def _writes(
         times = sorted(took[kind])
         rows.append((kind, max(total), min(total), percentile(times, 0.5), percentile(times, 0.99)))
     tables.append(Table("files made a second, all agents together", ("who", "most", "least", "p50 ms", "p99 ms"), rows))
-    spent = [(kind, *meters[kind].row()) for kind in kinds]
+    spent: list[Sequence[Value]] = [(kind, *meters[kind].row()) for kind in kinds]
     tables.append(Table("processor time a file, ms", ("who", *_Meter.PARTS, "together"), spent))
     targets.append(measured(f"{len(names)} hosts: files made a second, of a lone host's", ratios, ">=", 0.6))
     targets.append(measured("fairness between hosts (Jain)", fair, ">=", 0.9))
