@@ -38,6 +38,7 @@ from tests import postgres
 AGENTS = 4  # at a host
 SECONDS, QUICK_SECONDS = 5.0, 0.3
 LOOKS = 200
+LOOKS_EACH = 12  # loops of reads, and of stats, on either host
 MOST = 20_000  # operations of a loop, which ends by its time
 PATIENCE_S = 120.0
 NOTE = b"A line of plain text, about as long as a note has. " * 6
@@ -153,11 +154,12 @@ def _writes(
     rows = []
     for operation in ("read", "stat"):
         rate: dict[str, list[float]] = {"lone": [], names[-1]: []}
-        for number in range(3):
-            for name in rate:
-                rate[name].append(sum(_loop(started[name][:1], operation, 100 + number, seconds / 2)[0]))
+        for number in range(LOOKS_EACH):
+            for name in sorted(rate, reverse=number % 2 == 0):
+                rate[name].append(sum(_loop(started[name][:1], operation, 100 + number, seconds / 4)[0]))
         shares = [there / alone for there, alone in zip(rate[names[-1]], rate["lone"], strict=True)]
-        rows.append((operation, max(rate["lone"]), max(rate[names[-1]]), *(sorted(shares)[at] for at in (0, 1, 2))))
+        low, middle, high = min(shares), percentile(sorted(shares), 0.5), max(shares)
+        rows.append((operation, max(rate["lone"]), max(rate[names[-1]]), low, middle, high))
         targets.append(measured(f"{operation}s on a following host, of a lone host's", shares, ">=", 0.95))
     columns = ("operation", "lone, a second", "following, a second", "share: least", "middle", "most")
     tables.append(Table("looking, one agent, on the host that made the files and on one that followed", columns, rows))
