@@ -1,13 +1,17 @@
 """Which engine the configuration names.
 
-Owns the choice. Called by the process that serves vectors, and where no daemon runs. Nothing is loaded here: an
-engine loads at its first use. Every engine is an Embedder, with ``model_id`` and ``dimension``.
+Owns the choice, and that the agents of one process share an engine where no daemon runs. Called there, and by the
+process that serves vectors. Nothing is loaded here: an engine loads at its first use. Every engine is an Embedder, with
+``model_id`` and ``dimension``.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from avmfs_config import EmbeddingSettings
 
@@ -24,6 +28,21 @@ class Engine(Embedder, Protocol):
     def model_id(self) -> str: ...
     @property
     def dimension(self) -> int: ...
+
+
+_made: WeakValueDictionary[tuple[EmbeddingSettings, Path, int], Engine] = WeakValueDictionary()
+_making = threading.Lock()
+
+
+def shared(settings: EmbeddingSettings, cache: Path) -> Engine:
+    """As `make`; the one that this process has already, while anything refers to it: a model takes some 90 MB and a
+    second to load, and `AVM.agent_memory` opens a door for each agent. A forked process makes its own."""
+    key = settings, cache, os.getpid()
+    with _making:
+        found = _made.get(key)
+        if found is None:
+            found = _made[key] = make(settings, cache)
+        return found
 
 
 def make(settings: EmbeddingSettings, cache: Path) -> Engine:

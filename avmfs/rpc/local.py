@@ -50,7 +50,7 @@ class LocalDoor:
         kept = settings.audit.anchors or anchors.beside(database)
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
         wanted = settings.embedding
-        self._embedder = engines.make(wanted, database.parent / "models") if embeddings and wanted.enabled else None
+        self._embedder = engines.shared(wanted, database.parent / "models") if embeddings and wanted.enabled else None
         # What a person can do about it is no part of what a model reads.
         absent = NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON
 

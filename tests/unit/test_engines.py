@@ -3,9 +3,11 @@ nothing is downloaded."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from avmfs_config import EmbeddingSettings
 
+from avmfs.avm import AVM
 from avmfs.embed import bert, engines, onnx, weights
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
@@ -150,3 +153,34 @@ def test_the_configuration_names_the_engine(name: str, kind: type, precision: st
     engine = engines.make(EmbeddingSettings(engine=name), tmp_path)  # type: ignore[arg-type]
     assert isinstance(engine, kind) and getattr(engine, "precision", None) == precision
     assert os.listdir(tmp_path) == [], "nothing is loaded yet"
+
+
+def test_the_agents_of_one_process_share_the_model_of_a_store_for_as_long_as_one_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[StaticEmbedding]] = []
+
+    def counted(settings: EmbeddingSettings, cache: Path) -> StaticEmbedding:
+        engine = StaticEmbedding()
+        made.append(weakref.ref(engine))
+        return engine
+
+    monkeypatch.setattr(engines, "make", counted)
+    config = tmp_path / "config.yaml"
+    config.write_text("{}\n")
+    with AVM(tmp_path / "avm.db", config=config, agent="alice") as avm:
+        for name in ("alice", "bob", "carol"):
+            memory = avm.agent_memory(name)
+            memory.remember(f"{name} keeps the key of the boat house in a red box")
+            assert "red box" in memory.recall("where is the key of the boat house?", max_tokens=200)
+        assert len(made) == 1
+        engine = engines.shared(EmbeddingSettings(), tmp_path / "models")
+        assert engine is made[0]()
+        assert engines.shared(EmbeddingSettings(timeout_s=1), tmp_path / "models") is not engine
+        assert engines.shared(EmbeddingSettings(), tmp_path / "elsewhere") is not engine
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        assert engines.shared(EmbeddingSettings(), tmp_path / "models") is not engine
+        monkeypatch.undo()
+    del avm, memory, engine
+    gc.collect()
+    assert made[0]() is None
