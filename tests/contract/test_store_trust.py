@@ -13,12 +13,13 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Invalid
 from avmfs.node import DERIVES
 from avmfs.store.identity import OPERATOR
+from avmfs.store.rows.copies import SHORTEST
 from avmfs.store.store import open_direct
 from avmfs.trust import OWN, SOURCES, Origin, Trusted
 from tests.contract.store_world import ALICE, BOB, RULES, World
 
 CHAINS = 200
-MADE = ("append", "update", "supersede", "carry")
+MADE = ("append", "update", "supersede", "carry", "cp", "cp", "add")
 QUARANTINE = (Trusted("web", "/memory/shared/*", "quarantine"), Trusted("tool", "/*", "mark"))
 
 
@@ -75,7 +76,7 @@ class Chain:
     """Files, as they should be: from where each is, and which is made of which."""
 
     def __init__(self, world: Trusting, number: int) -> None:
-        self.world, self.random = world, random.Random(number)
+        self.world, self.random, self.number = world, random.Random(number), number
         self.folders = [f"/memory/shared/{number}", f"/memory/private/alice/{number}"]
         for folder in self.folders:
             world.mkdir(ALICE, folder)
@@ -84,7 +85,7 @@ class Chain:
         for name in "abcdef":
             came = self.random.choice([[], [], [*self.random.sample(SOURCES, self.random.randint(1, 2))]])
             path = f"{self.random.choice(self.folders)}/{name}.md"
-            world.write(ALICE, path, f"note {name} of {number}\n".encode(), sources=came)
+            world.write(ALICE, path, f"note {name} of {number}, in its own words\n".encode(), sources=came)
             self.came[path] = set(came)
         self.fresh = 0
 
@@ -117,7 +118,8 @@ class Chain:
 
     def save(self, one: str, _: str) -> None:
         """As editors do: a new file beside it takes its name."""
-        self.world.write(ALICE, f"{one}.new", b"rewritten\n")
+        self.fresh += 1
+        self.world.write(ALICE, f"{one}.new", f"rewritten in {self.number} as {self.fresh}\n".encode())
         self.world.move(f"{one}.new", one)
 
     def aside(self, one: str, _: str) -> None:
@@ -150,6 +152,32 @@ class Chain:
         at = list(paths.split(one.encode()))
         self.world.do(ALICE, "remember", path=at, data=b"said anew\n", over=document.head)
 
+    def cp(self, one: str, other: str) -> None:
+        """Nobody says that it is a copy, whatever writes it: over a file, or as a new one."""
+        data = self.world.bytes(ALICE, one)
+        came = self._of_those_that_hold(data)
+        if self.random.random() < 0.5:
+            self.fresh += 1
+            other = f"{self.random.choice(self.folders)}/copy{self.fresh}.md"
+            self.came[other] = set()
+            self.world.create(ALICE, other)
+        if data != self.world.bytes(ALICE, other):
+            node = self.world.node(ALICE, other).id
+            self.world.do(ALICE, "commit", node=node, handle=None, edits=[["t", 0], ["w", 0, data]])
+            self.came[other] |= came
+
+    def add(self, one: str, other: str) -> None:
+        """``cat one >> other``."""
+        data = self.world.bytes(ALICE, one)
+        came = self._of_those_that_hold(data)
+        self.world.do(ALICE, "append", node=self.world.node(ALICE, other).id, handle=None, data=data)
+        self.came[other] |= came | self._of_those_that_hold(self.world.bytes(ALICE, other))
+
+    def _of_those_that_hold(self, data: bytes) -> set[str]:
+        if len(data) < SHORTEST:
+            return set()
+        return {source for path, came in self.came.items() if self.world.bytes(ALICE, path) == data for source in came}
+
     def supersede(self, one: str, _: str) -> None:
         self.fresh += 1
         at = list(paths.split(f"{self.random.choice(self.folders)}/newer{self.fresh}.md".encode()))
@@ -165,8 +193,9 @@ class Chain:
         path = f"{self.random.choice(self.folders)}/carried{self.fresh}.md"
         came = list(self.world.origin(one).sources)
         at = list(paths.split(path.encode()))
-        self.world.do(ALICE, "put", path=at, data=self.world.bytes(ALICE, one), sources=came)
-        self.came[path] = set(came)
+        data = self.world.bytes(ALICE, one)
+        self.world.do(ALICE, "put", path=at, data=data, sources=came)
+        self.came[path] = set(came) | self._of_those_that_hold(data)
 
     def _moved(self, places: dict[str, str], flags: int) -> None:
         one, other = next(iter(places.items()))
