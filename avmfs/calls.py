@@ -37,6 +37,10 @@ class Call:
         waits, and holds nothing that others wait for afterwards."""
         self.look()
 
+    def give_way(self) -> None:
+        """In the thread that works for this, between two steps of what may take minutes, while it holds nothing: let
+        those come first that wait for its turn."""
+
     def give_up(self) -> None:
         """From any thread: nobody waits for this any more."""
         self.given_up = True
@@ -51,3 +55,11 @@ def go_on() -> None:
         call.look()
         if call.given_up:
             raise Interrupted("nobody waits any more")
+
+
+def next_step() -> None:
+    """``go_on`` of work that may take minutes, between two of its steps. It holds no snapshot there."""
+    call: Call | None = getattr(working, "call", None)
+    if call is not None:
+        call.give_way()
+    go_on()

@@ -166,7 +166,7 @@ def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> 
         raise NotFound("no consolidation of yours that could be undone")
     back = []
     for document, kind, was in rows:
-        calls.go_on()
+        calls.next_step()
         at = (
             (None if kind == "summary" else was)
             if dry
@@ -183,7 +183,7 @@ def _planned(
     plain = [each for each in found if not each.summarizes]
     merges: dict[int, _Step] = {}
     for _, group in groupby(plain, key=lambda each: each.kind):
-        calls.go_on()
+        calls.next_step()
         notes = list(group)
         for gone, kept, much in redundant([each.note for each in notes], least):
             step = merges.setdefault(notes[kept].node.id, _Step("merge", [notes[kept]]))
@@ -218,10 +218,10 @@ def _summaries(found: list[_Found], gone: set[int]) -> list[_Step]:
         return each.kind.scope, each.kind.mode, each.path.rpartition("/")[0]
 
     for (_, _, directory), group in groupby(sorted(whole, key=lambda each: (home(each), each.node.mtime)), key=home):
-        calls.go_on()
         about: dict[str, list[_Found]] = {}
         shown: dict[str, str] = {}
         for each in group:
+            calls.next_step()
             for key, name in topics.topics(each.note.text):
                 shown.setdefault(key, name)
                 if each.node.id not in gone:
@@ -253,7 +253,7 @@ def _notes(memory: Memory, path: str) -> Iterator[_Found]:
         raise Invalid(f"what is in the {paths.aside(where)} is out of the way already", path)
     looked = 0
     for place, node in below(memory, top, where, ()) if top.kind is Kind.DIRECTORY else iter([(where, top)]):
-        calls.go_on()
+        calls.next_step()
         if node.kind is not Kind.FILE or not 0 < node.size <= _LARGEST or paths.aside(place):
             continue
         if not memory.store.cached_writable(memory.who, node.scope) or memory.store.cached_live(memory.who, node.scope):
@@ -309,7 +309,7 @@ def _written(memory: Memory, steps: list[_Step]) -> list[_Step]:
     settings = memory.around.consolidate
     for step in steps if settings.endpoint is not None else ():
         if step.what == "summary":
-            calls.go_on()
+            calls.next_step()
             heading, _, sentences = step.text.partition("\n\n")
             text = written(settings, memory.around.webhooks.allow, sentences)
             sources = " ".join(f"@{each.document.handle}" for each in step.notes)
@@ -322,7 +322,7 @@ def _applied(memory: Memory, steps: list[_Step]) -> tuple[int, int]:
     memory.enroll()
     run, left = memory.now(), 0
     for step in steps:
-        calls.go_on()
+        calls.next_step()
         try:
             step.submit(memory, run)
         except (Denied, Exists, NotFound, OverQuota, Stale):

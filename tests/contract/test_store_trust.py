@@ -118,8 +118,7 @@ class Chain:
 
     def save(self, one: str, _: str) -> None:
         """As editors do: a new file beside it takes its name."""
-        self.fresh += 1
-        self.world.write(ALICE, f"{one}.new", f"rewritten in {self.number} as {self.fresh}\n".encode())
+        self.world.write(ALICE, f"{one}.new", self._own("rewritten"))
         self.world.move(f"{one}.new", one)
 
     def aside(self, one: str, _: str) -> None:
@@ -143,14 +142,14 @@ class Chain:
 
     def append(self, one: str, other: str) -> None:
         """Of what was read elsewhere, as whoever appends it says."""
-        self.world.write(ALICE, one, b"read there\n", mode="append", sources=sorted(self.came[other]))
+        self.world.write(ALICE, one, self._own("read there"), mode="append", sources=sorted(self.came[other]))
         self.came[one] |= self.came[other]
 
     def update(self, one: str, _: str) -> None:
         """Its author's own words in the place of what says the same do not clear it."""
         document = self.world.document(ALICE, one)
         at = list(paths.split(one.encode()))
-        self.world.do(ALICE, "remember", path=at, data=b"said anew\n", over=document.head)
+        self.world.do(ALICE, "remember", path=at, data=self._own("said anew"), over=document.head)
 
     def cp(self, one: str, other: str) -> None:
         """Nobody says that it is a copy, whatever writes it: over a file, or as a new one."""
@@ -173,6 +172,10 @@ class Chain:
         self.world.do(ALICE, "append", node=self.world.node(ALICE, other).id, handle=None, data=data)
         self.came[other] |= came | self._of_those_that_hold(self.world.bytes(ALICE, other))
 
+    def _own(self, words: str) -> bytes:
+        self.fresh += 1
+        return f"{words} in {self.number} as {self.fresh}\n".encode()
+
     def _of_those_that_hold(self, data: bytes) -> set[str]:
         if len(data) < SHORTEST:
             return set()
@@ -182,7 +185,7 @@ class Chain:
         self.fresh += 1
         at = list(paths.split(f"{self.random.choice(self.folders)}/newer{self.fresh}.md".encode()))
         older = self.world.node(ALICE, one).id
-        made = self.world.do(ALICE, "remember", path=at, data=b"no longer\n", supersedes=older)
+        made = self.world.do(ALICE, "remember", path=at, data=self._own("no longer"), supersedes=older)
         path = paths.text(made["path"])
         self.came[path] = set(self.came[one])
         self.made_of.add((path, one))
