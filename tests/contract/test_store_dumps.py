@@ -88,7 +88,7 @@ def test_where_the_text_of_an_older_store_came_from_is_known_of_its_copies(tmp_p
     with doors(path) as at:
         for number, text in enumerate(texts):
             at["bob"].call("write", path=f"/memory/{number}.copy", data=text)
-            assert b'"sources": ["web"]' in at["alice"].call("read", path=f"/memory/{number}.copy:meta")["data"]
+            assert b'"trust": "mark"' in at["alice"].call("read", path=f"/memory/{number}.copy:meta")["data"]
     found = rows(path, "select id, came from node where came is not null order by id")
     assert set(known) < set(found) and len(found) == 2 * len(texts) + 1
     assert rows(path, "select value from setting where key = 'unknown_copies'") == []
