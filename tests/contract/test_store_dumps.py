@@ -73,7 +73,7 @@ def test_an_older_store_becomes_the_same_as_a_new_one(old: Path, tmp_path: Path)
 
 
 def test_where_the_text_of_an_older_store_came_from_is_known_of_its_copies(tmp_path: Path) -> None:
-    """What is not known of an older store is learnt at the first start: of small files, of large ones, of appended ones."""
+    """What is not known of an older store is learnt at the first start: of small files, large ones, appended ones."""
     path = load(tables.VERSION, tmp_path)
     texts = [b"a page of words\n", b"words and words\n" * 8000, b"words of a page\n" * 200]
     with doors(path) as at:
