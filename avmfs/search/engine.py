@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from avmfs import calls
 from avmfs.access import Principal
+from avmfs.embed import universal
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
@@ -43,7 +44,7 @@ Figures = tuple[float, float, Mapping[str, float], Mapping[str, float]]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
-OTHER_MODEL: Final = "avm model use universal changes to one that knows 16 languages"
+OTHER_MODEL: Final = "changes to one that knows 16 languages"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
@@ -334,7 +335,7 @@ class Engine:
             return found, None
         return (
             found if mode == "semantic" else None,
-            f"{found.model} does not know the words of the question; {OTHER_MODEL}",
+            f"{found.model} does not know the words of the question; {universal.way()} {OTHER_MODEL}",
         )
 
     def _strongest(self, table: Columns, words: lexical.Lexical) -> NDArray[np.int64]:

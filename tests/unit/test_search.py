@@ -12,6 +12,7 @@ from avmfs_config import SearchWeights
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
+from avmfs.embed import universal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import fresh, lexical, signals
@@ -416,6 +417,23 @@ def test_without_vectors_the_answer_is_from_words_and_says_why() -> None:
     lexical_only = Engine(made.index, Down(), COUNTER).search(ALICE, "flight", mode="lexical")
     assert lexical_only.degraded is None
     assert found(lexical_only)[0] == "/memory/life/flight.md"
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_what_the_model_does_not_know_names_the_command_that_helps(
+    lacking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class English:
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            return Batch("english", np.zeros((len(texts), 4), np.float32))
+
+    monkeypatch.setattr(universal, "lacking", lambda: lacking)
+    made = Engine(corpus().index, English(), COUNTER)
+    bring = "pip install 'avmfs[multilingual]' && " if lacking else ""
+    told = f"english does not know the words of the question; {bring}avm model use universal changes to one"
+    answer = made.search(ALICE, "伊朗军事冲突")
+    assert answer.hits == () and (answer.degraded or "").startswith(told)
+    assert made.search(ALICE, "flight to Lisbon").degraded is None, "the words have found it"
 
 
 def test_a_note_without_a_vector_is_found_by_its_words() -> None:
