@@ -26,8 +26,9 @@ from avmfs.store.sharedlog.engines import shared_log
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.replicated import ReplicatedApplier
+from benchmarks import processes
 from benchmarks.clients import Client, breaking_off, run_together, started_clients
-from benchmarks.daemons import WORDS_ONLY, agents, temporary_daemon
+from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, percentile
 from benchmarks.harness import scratch_directory
 from benchmarks.results import Table, Target, Value, measured
@@ -37,6 +38,7 @@ from tests import postgres
 AGENTS = 4  # at a host
 SECONDS, QUICK_SECONDS = 5.0, 0.3
 LOOKS = 200
+LOOKS_EACH = 12  # loops of reads, and of stats, on either host
 MOST = 20_000  # operations of a loop, which ends by its time
 PATIENCE_S = 120.0
 NOTE = b"A line of plain text, about as long as a note has. " * 6
@@ -54,6 +56,7 @@ def measure(run: Run) -> Findings:
     seconds = run.options.seconds or (QUICK_SECONDS if run.quick else SECONDS)
     address = server.database("hosts")
     places = {"lone": _daemon(run, "lone", None)}
+    assert server.process is not None
     names = [f"host-{n}" for n in range(run.options.hosts)]
     for number, name in enumerate(names):
         places[name] = _daemon(run, name, {"log": address, "host": name}, first=number == 0)
@@ -65,9 +68,10 @@ def measure(run: Run) -> Findings:
     tables: list[Table] = []
     targets: list[Target] = []
     with breaking_off("writes", failures):
-        _writes(run, places, names, seconds, tables, targets)
+        _writes(run, places, names, server.process.pid, seconds, tables, targets)
     with breaking_off("seen elsewhere", failures):
-        _seen(places[names[0]][0], places[names[-1]][0], 20 if run.quick else LOOKS, tables, targets)
+        here, there = (next(iter(places[names[at]].mountpoints.values())) for at in (0, -1))
+        _seen(here, there, 20 if run.quick else LOOKS, tables, targets)
     with breaking_off("joining", failures), scratch_directory(run.local) as home:
         tables.append(_joining(home, StoreSettings(log=server.database("join")), notes))
     return Findings(tables, targets, failures)
@@ -77,9 +81,7 @@ def _rounds(run: Run) -> int:
     return int(run.options.rounds or (1 if run.quick else 3))
 
 
-def _daemon(run: Run, name: str, store: Mapping[str, str] | None, *, first: bool = False) -> Sequence[Path]:
-    """Its mountpoints."""
-
+def _daemon(run: Run, name: str, store: Mapping[str, str] | None, *, first: bool = False) -> Daemon:
     def stock(path: Path) -> None:
         settings = load_settings(path.parent.parent / "config/config.yaml", {})
         policy = Policy.from_settings(settings)
@@ -93,13 +95,14 @@ def _daemon(run: Run, name: str, store: Mapping[str, str] | None, *, first: bool
     entries = agents(*(f"{name.replace(' ', '')}a{n}" for n in range(AGENTS)))
     settings = {**WORDS_ONLY, **({} if store is None else {"store": dict(store)})}
     made = temporary_daemon(run.local, entries, settings, stock=None if store is None else stock)
-    return list(run.ending.enter_context(made).mountpoints.values())
+    return run.ending.enter_context(made)
 
 
 def _writes(
     run: Run,
-    places: Mapping[str, Sequence[Path]],
+    places: Mapping[str, Daemon],
     names: Sequence[str],
+    server: int,
     seconds: float,
     tables: list[Table],
     targets: list[Target],
@@ -111,17 +114,26 @@ def _writes(
     }
     for name in every:
         for number, client in enumerate(started[name]):
-            about = {"base": str(places[name][number]), "prefix": f"b-{name}", "client": number, "names": 100}
+            about = {
+                "base": str(list(places[name].mountpoints.values())[number]),
+                "prefix": f"b-{name}",
+                "client": number,
+                "names": 100,
+            }
             client.call("prepare", PATIENCE_S, **about, database=None, servers=[])
     kinds = {"lone": ["lone"], "one host of them": names[:1], f"{len(names)} hosts": list(names)}
     found: dict[str, list[Sequence[float]]] = {}
     took: dict[str, list[float]] = {}
     ratios: list[float] = []
     fair: list[float] = []
+    meters = {
+        kind: _Meter([places[name] for name in (hosts if kind == "lone" else names)], len(hosts), server)
+        for kind, hosts in kinds.items()
+    }
     for number in range(_rounds(run)):
         for turn, (kind, hosts) in enumerate(kinds.items()):
             clients = [client for host in hosts for client in started[host]]
-            made, times = _loop(clients, "create", len(kinds) * number + turn, seconds)
+            made, times = meters[kind].loop(clients, len(kinds) * number + turn, seconds)
             took.setdefault(kind, []).extend(times)
             own = [sum(made[at : at + AGENTS]) for at in range(0, len(made), AGENTS)]
             found.setdefault(kind, []).append(own)
@@ -135,19 +147,54 @@ def _writes(
         times = sorted(took[kind])
         rows.append((kind, max(total), min(total), percentile(times, 0.5), percentile(times, 0.99)))
     tables.append(Table("files made a second, all agents together", ("who", "most", "least", "p50 ms", "p99 ms"), rows))
+    spent: list[Sequence[Value]] = [(kind, *meters[kind].row()) for kind in kinds]
+    tables.append(Table("processor time a file, ms", ("who", *_Meter.PARTS, "together"), spent))
     targets.append(measured(f"{len(names)} hosts: files made a second, of a lone host's", ratios, ">=", 0.6))
     targets.append(measured("fairness between hosts (Jain)", fair, ">=", 0.9))
     rows = []
     for operation in ("read", "stat"):
         rate: dict[str, list[float]] = {"lone": [], names[-1]: []}
-        for number in range(3):
-            for name in rate:
-                rate[name].append(sum(_loop(started[name][:1], operation, 100 + number, seconds / 2)[0]))
+        for number in range(LOOKS_EACH):
+            for name in sorted(rate, reverse=number % 2 == 0):
+                rate[name].append(sum(_loop(started[name][:1], operation, 100 + number, seconds / 4)[0]))
         shares = [there / alone for there, alone in zip(rate[names[-1]], rate["lone"], strict=True)]
-        rows.append((operation, max(rate["lone"]), max(rate[names[-1]]), *(sorted(shares)[at] for at in (0, 1, 2))))
+        low, middle, high = min(shares), percentile(sorted(shares), 0.5), max(shares)
+        rows.append((operation, max(rate["lone"]), max(rate[names[-1]]), low, middle, high))
         targets.append(measured(f"{operation}s on a following host, of a lone host's", shares, ">=", 0.95))
     columns = ("operation", "lone, a second", "following, a second", "share: least", "middle", "most")
     tables.append(Table("looking, one agent, on the host that made the files and on one that followed", columns, rows))
+
+
+class _Meter:
+    """What the processes of some hosts, of which ``asked`` are written at, and their log spend on a file."""
+
+    PARTS = ("mounts", "writers asked", "writers following", "PostgreSQL", "all else of the daemons")
+
+    def __init__(self, hosts: Sequence[Daemon], asked: int, server: int) -> None:
+        roles = [host.roles() for host in hosts]
+        writers = [each.pop("writer") for each in roles]
+        mounts = [pid for each in roles for pid in each.pop("mount")]
+        asking, following = ([pid for each in part for pid in each] for part in (writers[:asked], writers[asked:]))
+        self._fixed = (mounts, asking, following)
+        self._others = [pid for each in roles for pids in each.values() for pid in pids]
+        self._server, self._files = server, 0.0
+        self._spent = [0.0] * len(self.PARTS)
+
+    def _now(self) -> list[float]:
+        parts = (*self._fixed, processes.descendants(self._server), self._others)
+        return [processes.cpu_s(pids) for pids in parts]
+
+    def loop(self, clients: Sequence[Client], number: int, seconds: float) -> tuple[list[float], list[float]]:
+        """As ``_loop``."""
+        before = self._now()
+        rates, times = _loop(clients, "create", number, seconds)
+        self._files += len(times)
+        self._spent = [was + now - then for was, now, then in zip(self._spent, self._now(), before, strict=True)]
+        return rates, times
+
+    def row(self) -> list[float]:
+        each = [spent / self._files * 1e3 for spent in self._spent]
+        return [*each, sum(each)]
 
 
 def _loop(clients: Sequence[Client], operation: str, number: int, seconds: float) -> tuple[list[float], list[float]]:

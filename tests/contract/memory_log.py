@@ -65,7 +65,7 @@ class MemoryLog:
             raise NotFound("there is no log")
         return self._server.cluster
 
-    def take(self) -> int:
+    def take(self, after: int | None = None) -> int:
         server = self._asked()
         if server.losing("take"):
             raise Unreachable("the link was cut")

@@ -93,6 +93,24 @@ def test_the_baton_is_held_by_one_at_a_time(opened: Opened) -> None:
     other.give()
 
 
+def test_what_follows_a_number_comes_with_the_baton_and_is_read_once(opened: Opened) -> None:
+    one, other = opened(), opened()
+    append(one, b"1", b"2", b"3")
+    for most, wanted in ((100, [b"2", b"3"]), (1, [b"2"])):
+        assert other.take(1) == one.head()
+        assert [each.data for each in other.read(1, most)] == wanted
+        other.give()
+        append(one, b"4")
+        assert [each.data for each in other.read(1, 2)] == [b"2", b"3"]
+    other.take(1)
+    other.give()
+    assert [each.number for each in other.read(3, 100)] == [4, 5], "what came is of another number"
+    other.take(5)
+    other.give()
+    append(one, b"6")
+    assert [each.number for each in other.read(5, 100)] == [6]
+
+
 def test_a_baton_goes_with_its_connection(opened: Opened) -> None:
     one, other = opened(), opened()
     one.take()

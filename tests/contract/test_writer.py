@@ -26,11 +26,13 @@ import pytest
 from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Denied, Exists, Invalid, NoSpace, NotFound
+from avmfs.store.backup import cluster
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY, SHARED
+from avmfs.store.store import open_direct
 from avmfs.store.writer.connections import REQUEST_LIMIT
-from tests.contract.store_world import ALICE, BOB, WriterProcess, faults, rows
+from tests.contract.store_world import ALICE, BOB, RULES, WriterProcess, faults, rows
 from tests.small_disks import small_disk
 
 _BYTES = "select data from node join body on body.id = node.body where node.id = ?"
@@ -782,3 +784,24 @@ def test_it_stops_in_order(writer: WriterProcess) -> None:
     assert writer.stop() == 0
     assert "Traceback" not in writer.log()
     store.close()
+
+
+def test_a_host_that_waits_for_its_turn_takes_all_along_who_came_meanwhile(
+    start: Start, tmp_path: Path, postgres: Any
+) -> None:
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    address = postgres.database(os.urandom(8).hex())
+    open_direct(tmp_path / "avm.db", Policy(), RULES).close()
+    with contextlib.closing(PostgresLog(address)) as log:
+        cluster.init(tmp_path / "avm.db", log, tmp_path.name)
+        peers = [Peer(writer, client=os.urandom(16)) for writer in [start(log=address)] * 6]
+        for peer in peers:
+            assert peer.ask(1, "write_path", path=[b"memory", b"first"], data=b"x")[1] is None
+        newest = log.take()
+        for number, peer in enumerate(peers):
+            peer.send(2, "write_path", {"path": [b"memory", b"%d" % number], "data": b"x"})
+            time.sleep(0.0 if number else 0.5)  # the writer has begun with the first one, and waits
+        log.give()
+        assert [wire.receive(peer.sock)[1] for peer in peers] == [None] * 6
+        assert log.head() == newest + 1

@@ -131,7 +131,21 @@ def test_into_one_that_is_alone_nothing_comes_late() -> None:
     turns.applied(_request("create"), {"node": 7, "new": True})
     assert _names(turns) == ["a"]
     turns.add("maker", _commit(7))
-    assert turns.late() == []
+    turns.add("empty", _commit(8, b""))
+    assert turns.late() == turns.late(everybody=True) == []
+
+
+def test_where_everybody_may_be_late_all_come_that_fit_and_need_not_be_alone() -> None:
+    turns = _scheduler(("a", _commit(1)))
+    assert _names(turns) == ["a"]
+    for who, request in (("b", _commit(2)), ("c", _request("alone")), ("d", _commit(3, bytes(MOST_BYTES)))):
+        turns.add(who, request)
+    turns.add("e", _commit(4))
+    assert [who for who, _ in turns.late(everybody=True)] == ["b", "e"]
+    assert [_names(turns), _names(turns)] == [["c"], ["d"]]
+    crowd = _scheduler(*((f"{number}", _commit(number)) for number in range(3 * MOST)))
+    crowd.next()
+    assert len(crowd.late(everybody=True)) == MOST
 
 
 @pytest.mark.parametrize("arguments", [None, [], {"node": []}, {"node": {}}, {}])

@@ -51,6 +51,8 @@ create table avm_chunk(number bigint references avm_snapshot on delete cascade, 
 _SETTLE: Final = "update avm_snapshot set at = at where number = (select max(number) from avm_snapshot)"
 _OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
 _TAKE: Final = "begin; select newest from avm_baton for update"  # on one way
+_AHEAD: Final = 64  # records that come with the baton
+_READ: Final = "select number, token, host, data from avm_record where number > {} order by number limit {}"
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
@@ -67,6 +69,7 @@ class PostgresLog:
         self._address, self._host, self._call_s = address, host, call_s
         self._db: psycopg.Connection[Any] | None = None
         self._listening = self._settled = False
+        self._ahead: tuple[int, list[Record]] = 0, []  # what came with the baton, above a number
         self._heard = 0  # the newest number, as this connection has heard while it listens
         self._watch = _Watch()
 
@@ -85,11 +88,17 @@ class PostgresLog:
     def cluster(self) -> str:
         return str(self._baton("cluster"))
 
-    def take(self) -> int:
+    def take(self, after: int | None = None) -> int:
+        ask = _TAKE if after is None else f"{_TAKE}; {_READ.format(after, _AHEAD)}"
+        self._ahead = 0, []
         with self._asking(HELD_S + self._call_s) as db:
-            found = db.execute(_TAKE, prepare=False)
+            found = db.execute(ask.encode(), prepare=False)
             found.nextset()
-            return int(_one(found))
+            newest = int(_one(found))
+            if after is not None:
+                found.nextset()
+                self._ahead = after, _records(found)
+            return newest
 
     def head(self) -> int:
         return int(self._baton("newest"))
@@ -120,13 +129,11 @@ class PostgresLog:
                 db.execute("rollback")
 
     def read(self, after: int, most: int) -> list[Record]:
+        (had, ahead), self._ahead = self._ahead, (0, [])
+        if ahead and had == after:
+            return ahead[:most]
         with self._asking() as db:
-            rows = db.execute(
-                "select number, token, host, data from avm_record where number > %s order by number limit %s",
-                (after, most),
-                binary=True,
-            )
-            return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in rows]
+            return _records(db.execute(_READ.format("%s", "%s").encode(), (after, most), binary=True))
 
     def wait(self, after: int, most_s: float) -> int:
         deadline = time.monotonic() + most_s
@@ -276,6 +283,10 @@ class PostgresLog:
         self._listening = self._settled = False
         if db is not None:
             db.close()
+
+
+def _records(found: psycopg.Cursor[Any]) -> list[Record]:
+    return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in found]
 
 
 def _one(found: psycopg.Cursor[Any]) -> Any:

@@ -63,8 +63,9 @@ class SharedLog(Protocol):
     def cluster(self) -> str:
         """The id that it was made with. Raises NotFound when there is none yet."""
 
-    def take(self) -> int:
-        """Wait for the baton, then return the newest number, 0 where there is none."""
+    def take(self, after: int | None = None) -> int:
+        """Wait for the baton, then return the newest number, 0 where there is none. ``after``: the ``read`` that comes
+        next asks for what follows that number, and needs no way of its own."""
 
     def head(self) -> int:
         """Return the newest number, 0 where there is none."""

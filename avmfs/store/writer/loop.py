@@ -67,6 +67,8 @@ _Asked = tuple[Peer, Request]
 class Writer:
     """The loop. ``run`` returns after ``stop`` (callable from a signal handler's thread)."""
 
+    AWAITS_TURN = False  # to begin a transaction, while others come who can be in it
+
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
         self._applier = applier
         self._scheduler: Scheduler[Peer] = Scheduler(self._by_itself)
@@ -282,9 +284,9 @@ class Writer:
     def _transact(self, batch: list[_Asked], replies: _Replies) -> None:
         """Raises AvmError when the transaction is lost."""
         self._apply(batch, replies)
-        if len(batch) > 1:  # one alone has nobody who would come meanwhile
+        if len(batch) > 1 or self.AWAITS_TURN:  # one alone has nobody who would come meanwhile
             self._peers.poll(0.0)
-            late = self._scheduler.late()
+            late = self._scheduler.late(everybody=self.AWAITS_TURN and self._begun)
             batch += late
             self._apply(late, replies)
         if self._begun:

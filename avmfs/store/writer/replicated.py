@@ -95,6 +95,7 @@ class ReplicatedApplier(Applier):
         self._suspect = True  # are the rules in force perhaps not ours?
         self._differs = ""
         self._publishing = False
+        self.taking = False
         self.appended = 0  # the newest record that is known to be in the log and to be ours
 
     @property
@@ -212,9 +213,16 @@ class ReplicatedApplier(Applier):
 
     def _take(self) -> None:
         """The baton, with all that others have appended applied here."""
+        self.taking = True
+        try:
+            self._take_and_follow()
+        finally:
+            self.taking = False
+
+    def _take_and_follow(self) -> None:
         while True:
             try:
-                newest = self._asked()
+                newest = self._asked()  # ways while nobody else can have the baton are dear: records come with it
                 if newest - self.number <= AT_ONCE:
                     self._catch_up(newest)
                     self._unapplied = False
@@ -229,11 +237,11 @@ class ReplicatedApplier(Applier):
     def _asked(self) -> int:
         began = time.monotonic()
         try:
-            return self._log.take()
+            return self._log.take(self.number)
         except Unreachable:
             if time.monotonic() - began > QUICK_S:
                 raise
-            return self._log.take()  # a link that was cut while nobody used it
+            return self._log.take(self.number)  # a link that was cut while nobody used it
 
     def _catch_up(self, newest: int) -> None:
         self.require(newest, self.number)
@@ -321,6 +329,8 @@ def _digest(text: str) -> str:
 class ReplicatedWriter(Writer):
     """``heard``: the log as another connection, for what others append. ``wait_s``: so long a change waits for a log
     that is not there. ``tell`` is called with how this host stands, every few seconds and when that changes."""
+
+    AWAITS_TURN = True
 
     def __init__(
         self,
@@ -444,6 +454,9 @@ class _Follower(threading.Thread):
         if applier.down is not None or not self.settled:
             self._in_writer(self._come_up)
         while max(applier.number, applier.appended) < newest and not self._over.is_set():
+            if applier.taking:  # it will have them itself
+                self._in_writer(lambda: None)
+                continue
             records = self._log.read(applier.number, AT_ONCE)
             self._in_writer(partial(applier.follow, records, newest))
         if time.monotonic() - self._reported >= HEARTBEAT_S:

@@ -60,21 +60,21 @@ class Scheduler(Generic[_Who]):
             self._queue = queue = deque(sorted(queue, key=self._rank))
         most = min(MOST, max(AT_ONCE, len(queue) // SHARE))
         batch = [queue.popleft()[1:]]
-        self._room = 0
-        if not queue or self._alone(batch[0][1]):
-            return batch
-        self._room = MOST_BYTES - written(batch[0][1])
+        first = batch[0][1]
+        self._room = -1 if self._alone(first) else MOST_BYTES - written(first)
         while queue and len(batch) < most and self._fits(queue[0][2]):
             batch.append(queue.popleft()[1:])
         return batch
 
-    def late(self) -> list[tuple[_Who, Request]]:
-        """What is added to the transaction that ``next`` began, of what has come meanwhile."""
+    def late(self, *, everybody: bool = False) -> list[tuple[_Who, Request]]:
+        """What is added to the transaction that ``next`` began, of what has come meanwhile; all that it takes where
+        ``everybody`` is let in."""
         found: list[tuple[_Who, Request]] = []
         others: deque[tuple[int, _Who, Request]] = deque()
         for asked in self._queue:
             _, who, request = asked
-            if (request.traits.only_syncs or self._is_unfinished(request)) and self._fits(request):
+            allowed = everybody or request.traits.only_syncs or self._is_unfinished(request)
+            if allowed and len(found) < MOST and self._fits(request):
                 found.append((who, request))
             else:
                 others.append(asked)
