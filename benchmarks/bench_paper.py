@@ -2,10 +2,12 @@
 
     python benchmarks/bench_paper.py --all --output DIR [--short | --quick] [--compare DIR/results.json]
     python benchmarks/bench_paper.py --sections latency,contention --output DIR
+    python benchmarks/bench_paper.py --all --output DIR --resume      # what a stopped run had not come to
 
 Runs the scripts of its sections one after the other, none of which needs a model behind an endpoint. Into DIR go
 ``results.json`` (machine, versions, and each script's figures with all digits), ``report.md`` (benchmarks.report's
-page), and with the extra `bench` pictures. --short has smaller sizes and as many rounds; it is what benchmarks/results
+page), and with the extra `bench` pictures; all three are written anew after each script, so a run that is stopped
+loses the script that it was at. --short has smaller sizes and as many rounds; it is what benchmarks/results
 has. --compare tells of every figure what it was in an earlier results file, where it differs by more than a tenth; only
 ratios from two machines or two loads mean something.
 """
@@ -72,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--short", action="store_true", help="smaller sizes, as many rounds")
     forms.add_argument("--quick", action="store_true", help="does it run, not how fast")
+    parser.add_argument("--resume", action="store_true", help="only what DIR/results.json has no figures of yet")
     parser.add_argument("--local", type=Path, metavar="DIR", default=Path("/var/tmp"), help="the disk (%(default)s)")
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="an earlier results.json, or a directory of results"
@@ -81,12 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in names if name not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
     try:
-        before = read_reports(chosen.compare) if chosen.compare else None
+        earlier = chosen.compare
+        before = read_reports(earlier) if earlier else None
+        earlier = chosen.output / "results.json"
+        found = read_reports(earlier) if chosen.resume and earlier.exists() else []
     except (OSError, ValueError) as error:
-        parser.error(f"--compare {chosen.compare}: {error}")
+        parser.error(f"{earlier}: {error}")
     chosen.output.mkdir(parents=True, exist_ok=True)
-    reports, failed = [], []
-    for script in (script for name in names for script in SECTIONS[name]):
+    reports, failed = [report for report in found if not report.failures], []
+    had = {report.benchmark for report in reports}
+    for script in (script for name in names for script in SECTIONS[name] if script not in had):
         result = chosen.output / f"{script}.json"
         result.unlink(missing_ok=True)
         command = [sys.executable, "-m", f"benchmarks.bench_{script}", "--json", str(result)]
@@ -98,10 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result.exists():
             reports.append(read_json(result))
             result.unlink()
+            _write(chosen.output, reports)
     if not reports:
         print("bench_paper: no script has a result", file=sys.stderr)
         return 2
-    _write(chosen.output, reports)
     if before is not None:
         print("\n".join(["\ndiffers from the earlier run:", *(compared(before, reports) or ["  nothing by a tenth"])]))
     if failed:

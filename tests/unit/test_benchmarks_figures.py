@@ -7,10 +7,11 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import report
+from benchmarks import bench_paper, report
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
 from benchmarks.figures import (
     BenchmarkError,
@@ -278,6 +279,42 @@ def test_the_readme_takes_its_figures_from_the_results_that_it_names() -> None:
     told = report.readme_table()
     for each in report.PICKS:  # what is named there has been measured, or the table is short of it
         assert each.what in told, each
+
+
+def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    broken = {"idle"}
+
+    real = subprocess.run
+
+    def measured_by(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        script = str(command[2]).partition("benchmarks.bench_")[2]
+        if not script:  # pictures, versions
+            return real(command, **options)
+        asked.append(script)
+        failures = {"avmfs": "broke off"} if script in broken else {}
+        write_json(
+            Path(command[command.index("--json") + 1]),
+            Report(script, script, " ".join(command), {}, [], failures=failures),
+        )
+        return subprocess.CompletedProcess(command, int(bool(failures)))
+
+    monkeypatch.setattr(subprocess, "run", measured_by)
+    words = ["--output", str(tmp_path), "--resume", "--sections"]
+    assert bench_paper.main([*words, "start"]) == 1
+    assert {report.benchmark for report in read_reports(tmp_path / "results.json")} == {"start", "idle"}
+    broken.clear()
+    assert bench_paper.main([*words, "start,tokens"]) == 0
+    assert asked == ["start", "idle", "idle", "agent_efficiency"], "what has figures is not measured again"
+    reports = read_reports(tmp_path / "results.json")
+    assert sorted(report.benchmark for report in reports) == ["agent_efficiency", "idle", "start"]
+    assert not any(report.failures for report in reports)
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(SystemExit) as refused:
+        bench_paper.main([*words, "start"])
+    assert refused.value.code == 2
 
 
 def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:

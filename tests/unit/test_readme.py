@@ -15,6 +15,7 @@ from avmfs.cli.commands import COMMANDS, GROUPS
 from avmfs.cli.main import avm
 from avmfs.embed.weights import PACKAGE as WEIGHTS
 from avmfs.mcp.main import avm_mcp as avm_mcp
+from benchmarks.results import read_json
 from tests import references
 
 TREE = Path(__file__).parents[2]
@@ -103,6 +104,14 @@ def test_the_list_of_commands_is_the_list_of_commands() -> None:
 def test_no_tilde_is_quoted_in_an_example() -> None:
     """The shell would take it as the name of a directory."""
     assert not re.search(r"""['"]~/""", "".join(block for language, block in BLOCKS if language in ("sh", "console")))
+
+
+def test_what_it_says_of_recall_is_what_was_measured() -> None:
+    (table,) = read_json(TREE / "benchmarks/results/recall_quality.json").tables
+    (row,) = (row for row in table.rows if str(row[0]).startswith("locomo,"))
+    share = row[list(table.columns).index("c1000")]
+    said = re.search(r"(\d+) % of the evidence stands within 1,000 tokens", README)
+    assert said is not None and isinstance(share, float) and said[1] == f"{100 * share:.0f}"
 
 
 def test_what_run_is_said_to_do_it_can_do() -> None:
