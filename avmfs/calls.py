@@ -2,14 +2,14 @@
 
 Owns what a front end and the work behind it tell each other: who serves a call says in ``working`` what this thread
 works for, and may give it up from another thread; work that may take long asks ``go_on`` now and then. Called from all
-layers. Knows nothing of requests.
+layers. Knows nothing of requests. And work that nobody waits for: ``Background``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from avmfs.errors import Interrupted
 
@@ -46,6 +46,28 @@ class Call:
         self.given_up = True
         if (wake := self.wake) is not None:
             wake()
+
+
+class Background:
+    """Work in a thread of its own, one piece after the other. Whoever starts one has seen that it is not ``busy``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[..., object], *arguments: Any) -> None:
+        self._thread = threading.Thread(target=work, args=arguments, name=self._name, daemon=True)
+        self._thread.start()
+
+    def wait(self, limit_s: float) -> bool:
+        """Return whether what was started is over, at the latest after ``limit_s``."""
+        if self._thread is not None:
+            self._thread.join(limit_s)
+        return not self.busy
 
 
 def go_on() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from avmfs import calls, paths
 from avmfs.agents.chat import written
 from avmfs.errors import Denied, Exists, Invalid, NotFound, OverQuota, Stale
+from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory, slug
 from avmfs.node import Document, Kind, Node
 from avmfs.rpc.aside import DAYS_MOST
@@ -36,7 +37,6 @@ _TOGETHER: Final = 64  # cold notes of one step: where one has changed, all of i
 _TOPICS: Final = 5  # of a directory that are summarised,
 _SUMMARIES: Final = 20  # and of all
 _SENTENCES: Final = 12
-_DAY_NS: Final = 24 * 3600 * 10**9
 
 
 class _Class(NamedTuple):
@@ -197,7 +197,7 @@ def _planned(
     if summaries:
         steps = [*_summaries(found, gone_ids), *steps]
     if cold is not None:
-        before = memory.now() - int(cold * _DAY_NS)
+        before = memory.now() - int(cold * DAY_NS)
         old = [
             each
             for each in sorted(plain, key=lambda each: (each.node.mtime, each.node.id))
@@ -291,7 +291,7 @@ def _found(reader: Reader, node: Node, place: tuple[bytes, ...], agents: frozens
     where = (*(part for part in place[:-1] if part not in agents), name)
     kind = _Class(node.scope, node.mode, node.expires or 0, where)
     sources = frozenset(paths.text(link.path) for link in links if link.outgoing and link.type == SUMMARIZES)
-    note = Note(text, document.created // _DAY_NS)
+    note = Note(text, document.created // DAY_NS)
     own = not reader.visible.origin(node.scope).sources
     return _Found(node, document, paths.text(paths.join(place)), kind, note, sources, own)
 

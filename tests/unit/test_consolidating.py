@@ -407,8 +407,7 @@ def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: Wor
         keeper = Consolidation(wanted(world, **keys), heard.append, lambda: now[0])
         for _ in range(3):
             keeper.step()
-            if keeper._thread is not None:
-                keeper._thread.join(60)
+            assert keeper.work.wait(300)
 
     round_()
     assert heard == []
