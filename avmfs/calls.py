@@ -2,14 +2,14 @@
 
 Owns what a front end and the work behind it tell each other: who serves a call says in ``working`` what this thread
 works for, and may give it up from another thread; work that may take long asks ``go_on`` now and then. Called from all
-layers. Knows nothing of requests.
+layers. Knows nothing of requests. And work that nobody waits for: ``Background``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from avmfs.errors import Interrupted
 
@@ -37,11 +37,37 @@ class Call:
         waits, and holds nothing that others wait for afterwards."""
         self.look()
 
+    def give_way(self) -> None:
+        """In the thread that works for this, between two steps of what may take minutes, while it holds nothing: let
+        those come first that wait for its turn."""
+
     def give_up(self) -> None:
         """From any thread: nobody waits for this any more."""
         self.given_up = True
         if (wake := self.wake) is not None:
             wake()
+
+
+class Background:
+    """Work in a thread of its own, one piece after the other. Whoever starts one has seen that it is not ``busy``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[..., object], *arguments: Any) -> None:
+        self._thread = threading.Thread(target=work, args=arguments, name=self._name, daemon=True)
+        self._thread.start()
+
+    def wait(self, limit_s: float) -> bool:
+        """Return whether what was started is over, at the latest after ``limit_s``."""
+        if self._thread is not None:
+            self._thread.join(limit_s)
+        return not self.busy
 
 
 def go_on() -> None:
@@ -51,3 +77,11 @@ def go_on() -> None:
         call.look()
         if call.given_up:
             raise Interrupted("nobody waits any more")
+
+
+def next_step() -> None:
+    """``go_on`` of work that may take minutes, between two of its steps. It holds no snapshot there."""
+    call: Call | None = getattr(working, "call", None)
+    if call is not None:
+        call.give_way()
+    go_on()

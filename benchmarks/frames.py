@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.frames``: one process, a store without a daemon, the Linux front end's handlers without a kernel,
 no model. A frame is a call of a function of this project, as `sys.setprofile` tells; comprehensions, generator
-expressions and what SQLite and NumPy do are not counted. No clock: the counts are those of the code alone.
+expressions and what SQLite and NumPy do are not counted. Beside them those of Python's library and of packages. No
+clock: the counts are those of the code alone.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 
 
 class Frames:
-    """The calls of our functions while it is entered: their number, which functions, in which files."""
+    """The calls of functions while it is entered: of ours their number, which functions, in which files; of others'
+    their number."""
 
     def __enter__(self) -> Frames:
-        self.calls, self.functions = 0, set[tuple[str, int]]()
+        self.calls, self.functions, self.others = 0, set[tuple[str, int]](), 0
         sys.setprofile(self._seen)
         return self
 
@@ -45,12 +47,17 @@ class Frames:
 
     def _seen(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(OURS) and code.co_name not in COMPREHENSIONS:
+        if event != "call" or code.co_name in COMPREHENSIONS:
+            return
+        if code.co_filename.startswith(OURS):
             self.calls += 1
             self.functions.add((code.co_filename, code.co_firstlineno))
+        else:
+            self.others += 1
 
     def __str__(self) -> str:
-        return f"{self.calls:>7}{len(self.functions):>11}{len({file for file, _ in self.functions}):>7}"
+        files = {file for file, _ in self.functions}
+        return f"{self.calls:>7}{len(self.functions):>11}{len(files):>7}{self.others:>8}"
 
 
 class Kernel:
@@ -113,7 +120,7 @@ def main() -> None:
             "echo > new file": lambda: kernel.create(b"made%d" % next(names), b"hi\n"),
             ":recall": lambda: kernel.read(kernel.lookup(b":recall?q=NVDA risk")),
         }
-        print(f"{'journey, again':<24}{'frames':>7}{'functions':>11}{'files':>7}")
+        print(f"{'journey, again':<24}{'frames':>7}{'functions':>11}{'files':>7}{'others':>8}")
         for name, journey in journeys.items():
             for _ in range(3):
                 journey()

@@ -12,12 +12,44 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
 from benchmarks.results import Report, Table, read_json
 
 Draw = Callable[[Any, Report], Any]
 """Given matplotlib.pyplot and a report, a figure; None where the report has not what it needs."""
+
+COLOURS: Final = {
+    "avmfs": "tab:blue",
+    "avmfs strict": "tab:cyan",
+    "SQLite": "tab:orange",
+    "C+SQLite": "tab:brown",
+    "C": "tab:gray",
+    "ext4": "tab:green",
+    "published": "tab:red",
+    "cosine": "tab:gray",
+    "mem0": "tab:red",
+    "chroma": "tab:orange",
+    "langgraph": "tab:green",
+    "lancedb": "tab:purple",
+    "vector, in process": "tab:gray",
+    "search, in process": "tab:orange",
+    "recall, in process": "tab:green",
+    "recall, mount": "tab:blue",
+    "recall, MCP": "tab:purple",
+    "open and first recall": "tab:olive",
+    "avm --help": "tab:pink",
+    "avm recall": "tab:red",
+    "1 clients": "tab:blue",
+    "16 clients": "tab:orange",
+    "multi-hop": "tab:blue",
+    "open-domain": "tab:orange",
+    "single-hop": "tab:green",
+    "temporal": "tab:purple",
+    "all": "black",
+}
+"""By how a name begins: a thing has one colour in all pictures, whatever else was measured with it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,8 +118,8 @@ def _contention(pyplot: Any, report: Report) -> Any:
     figure, (rate, tail) = pyplot.subplots(1, 2, figsize=(10, 4))
     for name, points in curves.items():
         style = "--" if name == "published" else "-"
-        rate.plot([p[0] for p in points], [p[1] for p in points], f"o{style}", label=name)
-        tail.plot([p[0] for p in points], [p[2] for p in points], f"o{style}", label=name)
+        for panel, at in ((rate, 1), (tail, 2)):
+            panel.plot([p[0] for p in points], [p[at] for p in points], f"o{style}", color=_colour(name), label=name)
     for panel, label in ((rate, "durable writes/s together"), (tail, "99th percentile, ms")):
         panel.set(xscale="log", xlabel="agents", ylabel=label)
         panel.minorticks_off()
@@ -153,12 +185,14 @@ def _recall(pyplot: Any, report: Report) -> Any:
     figure, (shares, growth) = pyplot.subplots(1, 2, figsize=(12, 4.2))
     for name, curve in curves.items():
         style = "--" if name.endswith("known") else "-"
-        shares.plot(curve, [at / (len(curve) - 1) for at in range(len(curve))], style, label=name.rstrip(", "))
+        parts = [at / (len(curve) - 1) for at in range(len(curve))]
+        shares.plot(curve, parts, style, color=_colour(name), label=name.rstrip(", "))
     shares.set(xscale="log", xlabel="ms", ylabel="share of questions", title="each way of asking")
     for way, engine in dict.fromkeys((row["way"], row["engine"]) for row in rows):
         some = [row for row in rows if (row["way"], row["engine"]) == (way, engine)]
         sizes = [int(row["notes"].replace(",", "")) for row in some]
-        growth.plot(sizes, [row["median ms"] for row in some], "o-", label=f"{way}, {engine}")
+        style = "o--" if engine == "torch" else "o-"
+        growth.plot(sizes, [row["median ms"] for row in some], style, color=_colour(way), label=f"{way}, {engine}")
     growth.set(xscale="log", yscale="log", xlabel="notes", ylabel="median ms", title="a new question, by size")
     for panel in (shares, growth):
         panel.legend(fontsize=6, framealpha=0.5)
@@ -195,9 +229,8 @@ def _academic(pyplot: Any, report: Report) -> Any:
     first.tick_params(axis="x", rotation=30)
     tokens = [name for name in covered[0] if name.replace(",", "").isdigit()]
     for row in covered:
-        style = "k-" if row["questions"] == "all" else "-"
-        sizes = [int(name.replace(",", "")) for name in tokens]
-        budgets.plot(sizes, [row[name] for name in tokens], f"o{style}", label=row["questions"])
+        sizes, kind = [int(name.replace(",", "")) for name in tokens], row["questions"]
+        budgets.plot(sizes, [row[name] for name in tokens], "o-", color=_colour(kind), label=kind)
     budgets.set(xlabel="tokens of recall", ylabel="share of the evidence", title="coverage")
     budgets.legend(fontsize=8)
     _legend(first, 3)
@@ -219,13 +252,20 @@ def _dicts(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows if row]
 
 
+def _colour(name: str) -> str:
+    """That of ``COLOURS``; for a name that is not there one that depends on the name alone."""
+    known = [each for each in COLOURS if name.startswith(each)]
+    return COLOURS[max(known, key=len)] if known else f"C{crc32(name.encode()) % 10}"
+
+
 def _grouped(panel: Any, groups: Sequence[str], values: Mapping[tuple[str, str], float | None]) -> None:
-    """Bars: one group a name, one bar a series; `values` by (series, group)."""
+    """Bars: one group a name, one bar a series, a 99th percentile in a lighter shade; `values` by (series, group)."""
     series = list(dict.fromkeys(name for name, _ in values))
     width = 0.85 / len(series)
     for number, name in enumerate(series):
         places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
-        panel.bar(places, [values.get((name, group)) or 0 for group in groups], width, label=name)
+        heights, shade = [values.get((name, group)) or 0 for group in groups], 0.5 if name.endswith("p99") else 1.0
+        panel.bar(places, heights, width, color=_colour(name), alpha=shade, label=name)
     panel.set_xticks(range(len(groups)), groups, fontsize=8)
 
 

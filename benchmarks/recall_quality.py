@@ -1,6 +1,6 @@
 """How good recall is, signal by signal: on any directory of NAME.memories.jsonl and NAME.queries.jsonl.
 
-    python benchmarks/recall_quality.py DATA [--dataset locomo ...] [--split dev] [--limit 200]
+    python benchmarks/recall_quality.py DATA [--dataset locomo ...] [--split dev] [--limit 200] [--budgets 500 1000]
         [--ablate] [--pooled] [--abstain [--strangers FILE]] [--calibrate] [--latency] [--updates FILE]
 
 A memory is {"id", "scope", "text", "date", "speaker", "session", "seq"}, a query {"id", "scope", "text", "relevant",
@@ -146,7 +146,8 @@ def covered(store: Stocked, relevant: Iterable[str], text: str) -> float:
 class Baselines:
     """The four baselines on one store."""
 
-    def __init__(self, store: Stocked) -> None:
+    def __init__(self, store: Stocked, budgets: Sequence[int] = BUDGETS) -> None:
+        self._budgets = budgets
         self._store, self._count = store, store.memory.around.engine.counter.count
         self._ids, texts = list(store.notes), list(store.notes.values())
         self._tokens = {i: self._count(f"{text}\n") for i, text in store.notes.items()}
@@ -181,7 +182,7 @@ class Baselines:
     def _row(self, scores: np.ndarray, query: Query) -> dict[str, float]:
         ranked = [self._ids[at] for at in np.argsort(-scores, kind="stable") if scores[at] > -np.inf]
         row: dict[str, float] = {}
-        for budget in BUDGETS:
+        for budget in self._budgets:
             chosen = []
             for i in ranked:
                 if self._tokens[i] <= budget:
@@ -189,7 +190,7 @@ class Baselines:
                     budget -= self._tokens[i]
                 if budget < 2:
                     break
-            row[f"c{BUDGETS[len(row)]}"] = covered(self._store, query.relevant, "\n".join(chosen))
+            row[f"c{self._budgets[len(row)]}"] = covered(self._store, query.relevant, "\n".join(chosen))
         row["R@10"] = len(query.relevant & set(ranked[:10])) / len(query.relevant)
         return row
 
@@ -210,11 +211,13 @@ def frame_share(store: Stocked, text: str) -> float:
     return max(0.0, 1 - said / max(count(text), 1))
 
 
-def measure(store: Stocked, engine: Engine, query: Query, threshold: float | None = None) -> dict[str, float]:
+def measure(
+    store: Stocked, engine: Engine, query: Query, threshold: float | None = None, budgets: Sequence[int] = BUDGETS
+) -> dict[str, float]:
     who, now = store.memory.who, store.memory.now()
     least = store.memory.around.search.min_relevance if threshold is None else threshold
     row = {}
-    for budget in BUDGETS:
+    for budget in budgets:
         found = recalls.recall(
             engine, who, query.text, now=now, tz=UTC, max_tokens=budget, min_relevance=least, nonce=lambda seq: "482913"
         )
@@ -247,11 +250,11 @@ def quality(data: Path, names: Sequence[str], options: argparse.Namespace) -> No
         rows: dict[str, list[dict[str, float]]] = defaultdict(list)
         by_category: dict[str, list[dict[str, float]]] = defaultdict(list)
         for store in stock(data, name, options.split, options.limit, options.pooled):
-            baselines = Baselines(store)
+            baselines = Baselines(store, options.budgets)
             for label, weights in variants.items():
                 engine = store.engine(weights)
                 for query in store.queries:
-                    rows[label].append(measure(store, engine, query))
+                    rows[label].append(measure(store, engine, query, budgets=options.budgets))
             for query, own in zip(store.queries, rows["recall"][-len(store.queries) :], strict=True):
                 by_category[query.category].append(own)
                 for label, row in baselines.measure(query).items():
@@ -480,6 +483,7 @@ def main() -> None:
     parser.add_argument("--split", default="dev", choices=("dev", "test", "both"))
     parser.add_argument("--limit", type=int, help="at most so many queries of a data set, spread evenly")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, help="of tokens; frame is of the last")
     for what in ("ablate", "pooled", "abstain", "calibrate", "latency"):
         parser.add_argument(f"--{what}", action="store_true")
     for what in ("updates", "strangers"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Final
 from avmfs_config import BackupSettings, Settings
 
 from avmfs.agents import anchors, auditing
+from avmfs.calls import Background
 from avmfs.errors import Exists, StoreFailed
 from avmfs.store.backup import archive, image
 from avmfs.store.backup.archive import Backup
@@ -128,23 +128,21 @@ class Schedule:
         self._database, self._settings, self._report, self._clock = database, settings, report, clock
         self._wanted: BackupSettings = settings.backup
         self._look_at = 0.0
-        self._thread: threading.Thread | None = None
+        self.work = Background("backup")
 
     def step(self) -> None:
-        if self._wanted.folder is None or self._clock() < self._look_at or (self._thread and self._thread.is_alive()):
+        if self._wanted.folder is None or self._clock() < self._look_at or self.work.busy:
             return
         self._look_at = self._clock() + _LOOK_S
         said = last(self._database)
         fresh = said is not None and said["folder"] == os.fspath(self._wanted.folder)
         if fresh and said is not None and 0 <= self._clock() - said["at"] / 1e9 < self._wanted.every_s:
             return
-        self._thread = threading.Thread(target=self._run, name="backup", daemon=True)
-        self._thread.start()
+        self.work.start(self._run, self._wanted.folder)
 
-    def _run(self) -> None:
-        assert self._wanted.folder is not None
+    def _run(self, folder: Path) -> None:
         try:
-            backup(self._database, self._settings, self._wanted.folder, self._wanted.keep)
+            backup(self._database, self._settings, folder, self._wanted.keep)
             self._report("")
         except OSError as e:  # AvmError among them
             self._look_at = self._clock() + _AGAIN_S

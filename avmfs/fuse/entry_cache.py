@@ -140,7 +140,7 @@ class EntryCache:
         if self._tree.peek(directory).kind is not Kind.DIRECTORY:
             return None
         child = self._tree.child(directory, name)
-        if child is None and self._tree.sources.awaits(self._tree.peek(directory)):
+        if child is None and self._tree.sources.any and self._tree.sources.awaits(self._tree.peek(directory)):
             return None  # a source may have it
         if child is None:
             if restless:

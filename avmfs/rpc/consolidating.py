@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from avmfs import calls, paths
 from avmfs.agents.chat import written
 from avmfs.errors import Denied, Exists, Invalid, NotFound, OverQuota, Stale
+from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory, slug
 from avmfs.node import Document, Kind, Node
 from avmfs.rpc.aside import DAYS_MOST
@@ -36,7 +37,6 @@ _TOGETHER: Final = 64  # cold notes of one step: where one has changed, all of i
 _TOPICS: Final = 5  # of a directory that are summarised,
 _SUMMARIES: Final = 20  # and of all
 _SENTENCES: Final = 12
-_DAY_NS: Final = 24 * 3600 * 10**9
 
 
 class _Class(NamedTuple):
@@ -166,7 +166,7 @@ def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> 
         raise NotFound("no consolidation of yours that could be undone")
     back = []
     for document, kind, was in rows:
-        calls.go_on()
+        calls.next_step()
         at = (
             (None if kind == "summary" else was)
             if dry
@@ -183,7 +183,7 @@ def _planned(
     plain = [each for each in found if not each.summarizes]
     merges: dict[int, _Step] = {}
     for _, group in groupby(plain, key=lambda each: each.kind):
-        calls.go_on()
+        calls.next_step()
         notes = list(group)
         for gone, kept, much in redundant([each.note for each in notes], least):
             step = merges.setdefault(notes[kept].node.id, _Step("merge", [notes[kept]]))
@@ -197,7 +197,7 @@ def _planned(
     if summaries:
         steps = [*_summaries(found, gone_ids), *steps]
     if cold is not None:
-        before = memory.now() - int(cold * _DAY_NS)
+        before = memory.now() - int(cold * DAY_NS)
         old = [
             each
             for each in sorted(plain, key=lambda each: (each.node.mtime, each.node.id))
@@ -218,10 +218,10 @@ def _summaries(found: list[_Found], gone: set[int]) -> list[_Step]:
         return each.kind.scope, each.kind.mode, each.path.rpartition("/")[0]
 
     for (_, _, directory), group in groupby(sorted(whole, key=lambda each: (home(each), each.node.mtime)), key=home):
-        calls.go_on()
         about: dict[str, list[_Found]] = {}
         shown: dict[str, str] = {}
         for each in group:
+            calls.next_step()
             for key, name in topics.topics(each.note.text):
                 shown.setdefault(key, name)
                 if each.node.id not in gone:
@@ -253,7 +253,7 @@ def _notes(memory: Memory, path: str) -> Iterator[_Found]:
         raise Invalid(f"what is in the {paths.aside(where)} is out of the way already", path)
     looked = 0
     for place, node in below(memory, top, where, ()) if top.kind is Kind.DIRECTORY else iter([(where, top)]):
-        calls.go_on()
+        calls.next_step()
         if node.kind is not Kind.FILE or not 0 < node.size <= _LARGEST or paths.aside(place):
             continue
         if not memory.store.cached_writable(memory.who, node.scope) or memory.store.cached_live(memory.who, node.scope):
@@ -291,7 +291,7 @@ def _found(reader: Reader, node: Node, place: tuple[bytes, ...], agents: frozens
     where = (*(part for part in place[:-1] if part not in agents), name)
     kind = _Class(node.scope, node.mode, node.expires or 0, where)
     sources = frozenset(paths.text(link.path) for link in links if link.outgoing and link.type == SUMMARIZES)
-    note = Note(text, document.created // _DAY_NS)
+    note = Note(text, document.created // DAY_NS)
     own = not reader.visible.origin(node.scope).sources
     return _Found(node, document, paths.text(paths.join(place)), kind, note, sources, own)
 
@@ -309,7 +309,7 @@ def _written(memory: Memory, steps: list[_Step]) -> list[_Step]:
     settings = memory.around.consolidate
     for step in steps if settings.endpoint is not None else ():
         if step.what == "summary":
-            calls.go_on()
+            calls.next_step()
             heading, _, sentences = step.text.partition("\n\n")
             text = written(settings, memory.around.webhooks.allow, sentences)
             sources = " ".join(f"@{each.document.handle}" for each in step.notes)
@@ -322,7 +322,7 @@ def _applied(memory: Memory, steps: list[_Step]) -> tuple[int, int]:
     memory.enroll()
     run, left = memory.now(), 0
     for step in steps:
-        calls.go_on()
+        calls.next_step()
         try:
             step.submit(memory, run)
         except (Denied, Exists, NotFound, OverQuota, Stale):

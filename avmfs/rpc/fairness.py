@@ -3,11 +3,13 @@
 Owns the call of a request that a client waits for. What a request does without looking here is short. Work that goes on
 asks now and then whether it should (``calls.go_on``): not once its client has hung up, not beyond a limit of
 processor time, and from HEAVY_S on only while no other heavy request of the same agent is at work, so that many of one
-agent take no more of the processor from others than one does. What sleeps until something happens has no turn.
+agent take no more of the processor from others than one does. What sleeps until something happens has no turn, and
+what may take minutes gives it up between its steps, so that nothing else of its agent is refused meanwhile.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
@@ -22,14 +24,18 @@ HEAVY_S: Final = 0.02  # of processor time
 LIMIT_S: Final = 30.0
 TURN_S: Final = 5.0  # that it waits for its turn: it may have a snapshot open, from which on the log grows
 WAITING: Final = 4  # requests of one agent at once
+SLICE_S: Final = 0.5  # that work in steps keeps its turn while others wait,
+BREATH_S: Final = 0.01  # and leaves it to them to take it
 PLACE_S: Final = 1.0  # until one more is refused: who then asks again at once takes HEAVY_S each time
 LOOK_S: Final = 0.1  # between two looks at a client
 
 
 class _Turn:
-    """``work`` is held by the one heavy request of an agent, a place in ``queue`` by each that waits for that."""
+    """``work`` is held by the one heavy request of an agent, a place in ``queue`` by each that waits for that; with
+    those that have given way they are ``waiting``."""
 
     def __init__(self) -> None:
+        self.waiting: set[ClientsCall] = set()
         self.work, self.queue = threading.Lock(), threading.BoundedSemaphore(WAITING)
 
 
@@ -49,13 +55,13 @@ class Fairness:
 class ClientsCall(calls.Call):
     """See the module. ``resting``: it last waited for something to happen."""
 
-    __slots__ = ("_began", "_client", "_holds", "_looked", "_turn", "resting")
+    __slots__ = ("_began", "_client", "_holds", "_looked", "_since", "_turn", "resting")
     look_every_s = 1.0
 
     def __init__(self, client: socket.socket, turn: _Turn) -> None:
         super().__init__()
         self._client, self._turn, self._holds = client, turn, False
-        self._began, self._looked = time.thread_time(), time.monotonic()
+        self._began, self._looked, self._since = time.thread_time(), time.monotonic(), 0.0
         self.resting = False
 
     def look(self) -> None:
@@ -68,20 +74,35 @@ class ClientsCall(calls.Call):
             self._await_turn()
 
     def _await_turn(self) -> None:
-        self._holds = self._turn.work.acquire(blocking=False)
-        if self._holds:
+        if self._take(0):
             return
         if not self._turn.queue.acquire(timeout=PLACE_S):
             raise Busy(f"a long request of this agent is being answered, and {WAITING} more wait for that: ask later")
         try:
-            until = time.monotonic() + TURN_S
-            while not self._holds and not self.given_up:
-                if time.monotonic() > until:
-                    raise Busy(f"other long requests of this agent were being answered for {TURN_S:g} s: ask later")
-                self._holds = self._turn.work.acquire(timeout=LOOK_S)
-                self._look_at_client()
+            self._wait(TURN_S)
         finally:
             self._turn.queue.release()
+
+    def _wait(self, most_s: float) -> None:
+        until = time.monotonic() + most_s
+        self._turn.waiting.add(self)
+        try:
+            while not self.given_up and not self._take(LOOK_S):
+                self._look_at_client()
+                if time.monotonic() > until:
+                    raise Busy(f"other long requests of this agent were being answered for {most_s:g} s: ask later")
+        finally:
+            self._turn.waiting.discard(self)
+
+    def _take(self, timeout_s: float) -> bool:
+        self._holds, self._since = self._turn.work.acquire(timeout=timeout_s), time.monotonic()
+        return self._holds
+
+    def give_way(self) -> None:
+        if self._holds and self._turn.waiting and time.monotonic() - self._since >= SLICE_S:
+            self.done()
+            time.sleep(BREATH_S)
+            self._wait(math.inf)  # what it has done so far is not to be lost
 
     def rest(self) -> None:
         self.resting = True

@@ -170,9 +170,15 @@ def _standing(
 ) -> Iterator[tuple[tuple[bytes, ...], Node]]:
     """What is at the path, and below it, and what in the trash was."""
     with memory.reading() as reader:
-        removed = [] if where is None else [each for each in reader.removed(LOOKED_AT)
-                                            if paths.split(each.path)[: len(where)] == where]  # fmt: skip
-        trashed = [(paths.split(reader.path(each.node.id)), each.node) for each in removed]
+        trashed = (
+            []
+            if where is None
+            else [
+                (paths.split(reader.path(each.node.id)), each.node)
+                for each in reader.removed(LOOKED_AT)
+                if paths.split(each.path)[: len(where)] == where
+            ]
+        )
         tops = []
         for top in _TOPS if path is None else (path,):
             try:
@@ -190,9 +196,8 @@ def _standing(
 def _fixed(place: tuple[bytes, ...]) -> bool:
     """A directory that every tree has, or the top of an agent's space."""
     inside = paths.origin(place)
-    return len(inside) < 2 or inside in ((paths.MEMORY, paths.SHARED), (paths.MEMORY, paths.PRIVATE)) or (
-        len(inside) == 3 and inside[:2] == (paths.MEMORY, paths.PRIVATE)
-    )  # fmt: skip
+    shared, private = (paths.MEMORY, paths.SHARED), (paths.MEMORY, paths.PRIVATE)
+    return len(inside) < 2 or inside in (shared, private) or (len(inside) == 3 and inside[:2] == private)
 
 
 def _forget_questions(memory: Memory, plan: list[_Part]) -> None:

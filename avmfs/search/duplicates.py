@@ -24,6 +24,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from avmfs import calls
 from avmfs.search.current import tells_of_change
 from avmfs.text import passages, segment
 
@@ -181,6 +182,7 @@ def redundant(notes: Sequence[Note], least: float = NEAR) -> list[Redundant]:
     found: list[Redundant] = []
     # The longest stays; of equals, since the order is stable, the first.
     for at in sorted(range(len(notes)), key=lambda at: (-len(said[at]), -_length(notes[at].text))):
+        calls.next_step()
         rivals = min((stays.get(each, []) for each in said[at]), key=len, default=[])[:_ROOTS]
         alike = [(_restated(notes[kept], said[kept], notes[at], said[at]), kept) for kept in rivals]
         anew = Counter(kept for term in rare[at] for kept in about.get(term, ())[:_ROOTS])

@@ -162,22 +162,24 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     items = _distinct(ranked, counter)
     if not items:
         return _empty(NOTHING, frame, counter)
-    shared = _shared(items, frame, counter) if frame.form is None else Shared()
-    return _packed(items, replace(frame, shared=shared), counter)
+    plain = replace(frame, shared=Shared())
+    framed = plain if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
+    found = _fitting(items, framed, counter)
+    if framed != plain and (found is None or (frame.budget < SMALL and found[1])):
+        other = _fitting(items, plain, counter)  # what is said goes before where and when
+        found = other if found is None or (other is not None and not other[1]) else found
+    return found[0] if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 
 
-def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed:
-    units = _by_price(items)
-    room = frame.budget
+def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tuple[Packed, bool] | None:
+    """The answer, if any fits, and whether one in it is cut."""
+    units, room = _by_price(items), frame.budget
     while (found := _choose(units, frame, counter, room))[0]:
-        # Parts were counted alone; joined, they may cost a token more or less.
         settled = _settle(found[0], frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
-            return settled
-        room -= 1 if settled is None else settled.tokens - frame.budget
-    if frame.shared != Shared():
-        return _packed(items, replace(frame, shared=Shared()), counter)
-    return _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+            return settled, any(item.cut for item in found[0])
+        room -= 1 if settled is None else settled.tokens - frame.budget  # joined, parts may cost a token more
+    return None
 
 
 def format_search(answer: Answer) -> str:

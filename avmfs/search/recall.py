@@ -17,6 +17,7 @@ from avmfs_config import SearchSettings
 from avmfs import metrics
 from avmfs.access import Principal
 from avmfs.errors import Invalid
+from avmfs.localtime import DAY_NS
 from avmfs.search import forms, linked, pack, signals
 from avmfs.search.engine import Answer, Engine, Scored
 from avmfs.text import segment
@@ -141,7 +142,7 @@ def order(hits: tuple[Scored, ...], strategy: Strategy, now: int, half_life_days
     def weight(scored: Scored) -> float:
         hit = scored.hit
         share = scored.score / top if top > 0 else 0.0
-        recency = math.exp2(-max(now - hit.updated, 0) / (half_life_days * signals.DAY_NS))
+        recency = math.exp2(-max(now - hit.updated, 0) / (half_life_days * DAY_NS))
         importance = USUAL if hit.importance is None else hit.importance
         return strategy.score * share + strategy.recency * recency + strategy.importance * importance
 

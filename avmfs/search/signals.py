@@ -16,11 +16,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.localtime import DAY_NS
 from avmfs.search import lexical
 from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
-
-DAY_NS: Final = 86_400 * 10**9
 
 AFTERMATH: Final = timedelta(days=7)
 """What happened is often told within a week: the days after those that were named count half."""

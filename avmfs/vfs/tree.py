@@ -272,9 +272,11 @@ class Tree:
     def open(self, found: Address, flags: int) -> Handle:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
-        taken = self._taken(found, flags)
-        if readable or (taken is not None and not flags & os.O_TRUNC):
-            self.sources.fresh(found)
+        taken = None
+        if self.sources.any:
+            taken = self._taken(found, flags)
+            if readable or (taken is not None and not flags & os.O_TRUNC):
+                self.sources.fresh(found)
         with self._errors if isinstance(found, Real) else self._of_views:
             if isinstance(found, Real) and taken is not None:
                 return self.sources.handle(found.node, taken, readable, new=bool(flags & os.O_TRUNC))

@@ -7,12 +7,12 @@ is the door's own method, which each agent could call, and undo.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from avmfs.access import Principal
+from avmfs.calls import Background
 from avmfs.errors import AvmError
 from avmfs.memory import Memory
 from avmfs.rpc.consolidating import consolidate
@@ -33,18 +33,17 @@ class Consolidation:
         self._around, self._store, self._wanted = around, around.store, around.consolidate
         self._report, self._clock = report, clock
         self._look_at = 0.0
-        self._thread: threading.Thread | None = None
+        self.work = Background("consolidation")
 
     def step(self) -> None:
         every = self._wanted.every
-        if every is None or self._clock() < self._look_at or (self._thread is not None and self._thread.is_alive()):
+        if every is None or self._clock() < self._look_at or self.work.busy:
             return
         self._look_at = self._clock() + _AGAIN_S  # should it fail
         wait = self._store.submit(OPERATOR, "begin_consolidation", every=int(every * 1e9))["wait"] / 1e9
         self._look_at = self._clock() + (wait or every)
         if not wait:
-            self._thread = threading.Thread(target=self.run, name="consolidation", daemon=True)
-            self._thread.start()
+            self.work.start(self.run)
 
     def run(self) -> None:
         """Once for every agent that the store knows, of whose notes together no more than the limit go."""

@@ -7,13 +7,14 @@ the time since makes up for those that nobody was there to deliver.
 from __future__ import annotations
 
 import logging
-import threading
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from avmfs.access import Principal
 from avmfs.agents import mail
+from avmfs.calls import Background
 from avmfs.errors import AvmError
+from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory
 from avmfs.services import Services
 from avmfs.store.identity import OPERATOR
@@ -22,7 +23,6 @@ from avmfs.views.overview import Digest, digested
 log = logging.getLogger(__name__)
 
 _AGAIN_NS: Final = 600 * 10**9  # after a failure
-DAY_NS: Final = 86_400 * 10**9
 _NAMED: Final = 20  # of each list
 
 
@@ -33,17 +33,16 @@ class DailyDigest:
         self._around, self._at, self._cold = around, at, cold_days
         self._done = 0  # what was due last when all agents had theirs
         self._look_at = 0
-        self._thread: threading.Thread | None = None
+        self.work = Background("daily digest")
 
     def step(self) -> None:
         now = self._around.clock()
-        if self._at is None or now < self._look_at or (self._thread is not None and self._thread.is_alive()):
+        if self._at is None or now < self._look_at or self.work.busy:
             return
         due = self.due(now, self._at)
         if due != self._done:
             self._look_at = now + _AGAIN_NS
-            self._thread = threading.Thread(target=self.run, args=(due,), name="daily digest", daemon=True)
-            self._thread.start()
+            self.work.start(self.run, due)
 
     def due(self, now: int, at: int) -> int:
         """The newest time of day ``at`` (minutes) that is not to come, in ns."""

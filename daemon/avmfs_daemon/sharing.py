@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from avmfs.calls import Background
 from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.store.identity import OPERATOR
 from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
@@ -60,13 +61,12 @@ class Forgetting:
     def __init__(self, store: Store, open_log: Callable[[], SharedLog], database: Path, host: str) -> None:
         self._store, self._open_log, self._database, self._host = store, open_log, database, host
         self._taken: tuple[str, int] | None = None  # for which purge a snapshot is there, and its number
-        self._thread: threading.Thread | None = None
+        self._work = Background("forgetting")
         self._said = ""  # of what went wrong last
 
     def step(self) -> None:
-        if (self._thread is None or not self._thread.is_alive()) and self._store.uncut() is not None:
-            self._thread = threading.Thread(target=self._run, name="forgetting", daemon=True)
-            self._thread.start()
+        if not self._work.busy and self._store.uncut() is not None:
+            self._work.start(self._run)
 
     def _run(self) -> None:
         try:

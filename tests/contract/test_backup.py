@@ -329,8 +329,7 @@ def test_a_schedule_makes_one_when_it_is_due_and_says_what_went_wrong(path: Path
     def step(after_s: float) -> int:
         now[0] += after_s
         schedule.step()
-        if schedule._thread is not None:
-            schedule._thread.join()
+        assert schedule.work.wait(300)
         return len(archive.backups(folder))
 
     assert step(0) == 1 and said == [""]

@@ -162,7 +162,7 @@ def lose_reply(link: Link, clients: Clients) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(5400 if KILLS + REPLIES > 20 else 600)
+@pytest.mark.timeout(600 + 60 * (KILLS + REPLIES - 5))
 def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_path: Path, postgres: Any) -> None:
     from avmfs.store.sharedlog.postgres import PostgresLog
 

@@ -72,6 +72,28 @@ def test_an_older_store_becomes_the_same_as_a_new_one(old: Path, tmp_path: Path)
         assert rows(old, f"pragma {pragma}") == rows(new, f"pragma {pragma}")
 
 
+def test_where_the_text_of_an_older_store_came_from_is_known_of_its_copies(tmp_path: Path) -> None:
+    """What is not known of an older store is learnt at the first start: of small files, large ones, appended ones."""
+    path = load(tables.VERSION, tmp_path)
+    texts = [b"a page of words\n", b"words and words\n" * 8000, b"words of a page\n" * 200]
+    with doors(path) as at:
+        for number, text in enumerate(texts):
+            at["alice"].call("write", path=f"/memory/{number}", data=text[:-16])
+            at["alice"].call("write", path=f"/memory/{number}", data=text[-16:], mode="append")
+            at["alice"].call("write", path=f"/memory/{number}:meta", data=b'{"sources": ["web"]}\n')
+    known = rows(path, "select id, came from node where came is not null order by id")
+    assert len(known) == len(texts) + 1
+    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+        database.run(db, "update node set came = null; insert into setting values('unknown_copies', '')")
+    with doors(path) as at:
+        for number, text in enumerate(texts):
+            at["bob"].call("write", path=f"/memory/{number}.copy", data=text)
+            assert b'"trust": "mark"' in at["alice"].call("read", path=f"/memory/{number}.copy:meta")["data"]
+    found = rows(path, "select id, came from node where came is not null order by id")
+    assert set(known) < set(found) and len(found) == 2 * len(texts) + 1
+    assert rows(path, "select value from setting where key = 'unknown_copies'") == []
+
+
 def test_everybody_finds_in_an_older_store_what_they_had_and_nothing_else(old: Path) -> None:
     files = {
         "/shared/plan.md": b"# Plan\n\nstep 2\nstep 2\nstep 2\nsecond step\n",

@@ -163,6 +163,7 @@ class Daemon:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait(self.gone)
+        self.pids.clear()  # whose numbers others may have from now on
 
     def clean_up(self) -> None:
         """By pid and by mountpoint only."""

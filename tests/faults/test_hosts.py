@@ -24,8 +24,8 @@ from tests.equal_stores import differing
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.links import Link
 
-pytestmark = pytest.mark.mount
 ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))  # the long form is of 20
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600 * ROUNDS)]
 WHOLE = int(os.environ.get("AVM_HOSTS_WHOLE", "2"))  # hosts that are killed, one in five with its disk; 50 are
 WRITERS = 2 if ROUNDS == 1 else 8  # that are killed in a round
 PAUSE_S = 0.0 if ROUNDS == 1 and WHOLE == 2 else 0.02  # between two notes of a long form, whose stores are compared

@@ -15,6 +15,7 @@ import pytest
 from avmfs_config import ConsolidateSettings
 from avmfs_daemon.consolidation import Consolidation
 
+from avmfs import calls
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
@@ -406,8 +407,7 @@ def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: Wor
         keeper = Consolidation(wanted(world, **keys), heard.append, lambda: now[0])
         for _ in range(3):
             keeper.step()
-            if keeper._thread is not None:
-                keeper._thread.join(60)
+            assert keeper.work.wait(300)
 
     round_()
     assert heard == []
@@ -492,3 +492,21 @@ def test_a_model_that_answers_wrongly_changes_nothing_and_is_named(
     with pytest.raises(AvmError, match=f"consolidate.endpoint 127.0.0.1: .*{reason}"):
         methods.call(alice, "consolidate", {"summaries": True, "agreed": agreed})
     assert checksum(world.agent("alice")) == before
+
+
+def test_it_gives_way_with_each_note_that_it_reads_compares_and_sums_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counted(calls.Call):
+        ways = 0
+
+        def give_way(self) -> None:
+            self.ways += 1
+
+    alice, notes = world.agent("alice"), 9
+    for number in range(notes):
+        alice.put(f"/memory/n{number}.md", f"The quay of Gate {number} is #harbour.\n")
+    counted = Counted()
+    monkeypatch.setattr(calls.working, "call", counted, raising=False)
+    call(alice, "consolidate", path="/memory", summaries=True)
+    assert counted.ways >= 3 * notes

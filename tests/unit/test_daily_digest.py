@@ -32,9 +32,7 @@ def keeper(world: World) -> DailyDigest:
 
 def stepped(daily: DailyDigest) -> None:
     daily.step()
-    if daily._thread is not None:
-        daily._thread.join(60)
-        assert not daily._thread.is_alive()
+    assert daily.work.wait(300)
 
 
 def digests(world: World, agent: str) -> list[str]:

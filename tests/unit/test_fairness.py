@@ -105,6 +105,28 @@ def test_nobody_waits_for_a_turn_for_long(asks: Asks, monkeypatch: pytest.Monkey
     assert second.looked.wait(LIMIT_S) and isinstance(second.said[0], Busy)
 
 
+def test_work_in_steps_gives_way_between_them_and_is_never_refused_itself(
+    asks: Asks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fairness, "SLICE_S", 0.0)
+    begun, over = threading.Event(), threading.Event()
+
+    def steps() -> None:
+        while not over.is_set():
+            calls.next_step()
+            begun.set()
+
+    first = asks(BOB, steps)
+    assert begun.wait(LIMIT_S)
+    second = asks(BOB)
+    assert second.looked.wait(LIMIT_S) and second.said == [None]
+    monkeypatch.setattr(fairness, "TURN_S", 0.0)
+    assert not first.looked.wait(0.2), "it waits until the other one is answered"
+    second.end()
+    over.set()
+    assert first.looked.wait(LIMIT_S) and first.said == [None]
+
+
 def test_who_finds_too_many_waiting_is_refused_but_not_at_once(asks: Asks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks again at once would have a thread at work all the time."""
     monkeypatch.setattr(fairness, "WAITING", 1)

@@ -288,6 +288,14 @@ def test_a_small_budget_gives_the_best_sentence() -> None:
     assert ask(made, "zebra", 60).text.startswith("# in /memory/ 2026-03-07 alice\n@aaab … The zebra slept.")
 
 
+def test_of_a_small_answer_the_end_of_what_it_says_goes_before_place_and_day() -> None:
+    said = "The zebra slept under the old acacia until the rain came back in the evening"
+    items = [scored(1, said, place="/memory/shared/projects/aurora/notes")]
+    whole = [budget for budget in range(1, SMALL) if said in packed(items, budget, COUNTER, nonce="482913").text]
+    assert whole == list(range(whole[0], SMALL)) and whole[0] <= 4 + COUNTER.count(f"# 482913\n{said}\n(482913)\n")
+    assert "aurora" not in packed(items, whole[0], COUNTER).text and "aurora" in packed(items, SMALL - 1, COUNTER).text
+
+
 def test_passages_of_one_document_stand_together_in_its_order() -> None:
     parts = [
         replace(scored(7, f"zebra {n}").hit, passage=n, start=n * 10, stop=n * 10 + 10, whole=False) for n in range(5)

@@ -146,8 +146,8 @@ def trim_trash(tx: Tx, before: int, most: int, limit: int = 256) -> dict[str, An
     """Remove what is too long in the trash, since before ``before`` (ns), or is too much: of each agent's removals the
     oldest that are more than ``most`` bytes together. {"removed"}."""
     tx.require_operator()
-    tx.do("delete from removed where node not in (select id from node where scope in (select id from scope"
-          " where spec like '%;~trash%'))")  # fmt: skip
+    trashed = "select id from node where scope in (select id from scope where spec like '%;~trash%')"
+    tx.do(f"delete from removed where node not in ({trashed})")
     rows: list[Any] = tx.db.execute(
         "select node, parent from (select removed.node, parent, removed.at, sum(size) over"
         " (partition by agent order by removed.at desc, removed.node) as kept"

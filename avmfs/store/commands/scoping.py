@@ -10,9 +10,10 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.errors import Denied, Invalid
-from avmfs.node import DERIVES, Node
+from avmfs.node import DERIVES, Kind, Node
 from avmfs.store.commands import command, versions
-from avmfs.store.rows import version_visibility
+from avmfs.store.rows import content, copies, version_visibility
+from avmfs.store.rows.content import Edit
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.tx.transaction import Tx
 from avmfs.trust import Origin, origin_of
@@ -27,6 +28,10 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
     """Move a node to another visibility class: its index rows are hidden at once and made again, and its earlier
     versions stay with those who could see them; not those of a document that it ``continues``, which was there."""
     tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
+    came = bool(tx.origin(scope).sources)
+    if node.kind is Kind.FILE and came != bool(tx.origin(node.scope).sources):
+        key = copies.came(tx.db, node.id, node.size, extents=versions.extents(tx, node.id)) if came else None
+        tx.do("update node set came = ? where id = ?", (key, node.id))
     if node.document is not None:
         if not continues:
             version_visibility.draw(tx.db, node.document, node.scope)
@@ -44,6 +49,26 @@ def taint(tx: Tx, node: Node, origin: Origin) -> None:
         if joined != tx.origin(found.scope):
             _set_origin(tx, found, joined)
             waiting += [(each.id, joined) for each in _made_of(tx, found)]
+
+
+def taint_copy(tx: Tx, node: Node, edits: list[Edit], after: content.Applied) -> Node:
+    """The edits have made of a node's file, or have added to it, all that another one holds which the asker may read:
+    it came as that did. Returns the node as it now is."""
+    wholes = [(after.size, after.inline)]
+    if node.size and len(edits) == 1 and edits[0][0] == "w" and edits[0][1] == node.size:
+        wholes.append((len(edits[0][2]), bytes(edits[0][2])))
+    before = origin = tx.origin(node.scope)
+    for size, inline in wholes:
+        if size > tx.index.max_bytes:
+            continue  # it is never quoted
+        for other, extents, scope in copies.find(tx.db, node.id, size, inline, tx.now):
+            joined = origin.joined(tx.origin(scope)) if scope in tx.visible else origin
+            if joined != origin and copies.same(tx.db, node.id, inline, other, extents, size):
+                origin = joined
+    if origin == before:
+        return node
+    taint(tx, node, origin)
+    return tx.node(node.id)
 
 
 def taint_made_of(tx: Tx, node: Node) -> None:

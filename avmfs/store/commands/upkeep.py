@@ -7,7 +7,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.node import Kind
 from avmfs.store.commands import command, mirroring, namespace, past, renaming
-from avmfs.store.rows import api_keys, checksums, content, hash_chain
+from avmfs.store.rows import api_keys, checksums, content, copies, hash_chain
 from avmfs.store.rows.stored_policy import publish
 from avmfs.store.schema import tables
 from avmfs.store.tx import quota
@@ -38,6 +38,7 @@ def settle(tx: Tx) -> dict[str, Any]:
             (node, parent, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts)),
         )
     publish(tx.db, tx.policy)
+    copies.learn(tx.db)
     past.begin(tx)
     quota.recount(tx)
     digest = tx.db.execute("select value from setting where key = 'policy'").get

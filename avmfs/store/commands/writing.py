@@ -9,7 +9,7 @@ from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, Not
 from avmfs.node import Kind, Node
 from avmfs.signatures import is_stored_integer
 from avmfs.store.commands import command, documents, namespace, renaming, scoping, signature, versions
-from avmfs.store.rows import content
+from avmfs.store.rows import content, copies
 from avmfs.store.rows.content import Edit
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx
@@ -197,6 +197,8 @@ def write(
         tx.states.goes_on(node.id, tx.now)
     if before is not None:
         versions.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
+    if not tx.mirrors and (after.inline is None or after.inline != inline):
+        node = scoping.taint_copy(tx, node, edits, after)
     number = last.number if amend else last.number + 1
     seq = tx.log("write", node, paths.join(tx.parts_of(node)), version=number)
     if amend:
@@ -237,9 +239,10 @@ def _lay(tx: Tx, node: Node, last: versions.Newest, edits: list[Edit]) -> conten
 
 def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> None:
     at = tx.now if mtime is None else min(mtime, tx.now)
+    came = copies.came(tx.db, node.id, after.size, after.inline) if tx.origin(node.scope).sources else None
     tx.do(
-        "update node set size = ?, extents = ?, body = ?, mtime = ?, ctime = ? where id = ?",
-        (after.size, int(after.extents), after.body, at, at, node.id),
+        "update node set size = ?, extents = ?, body = ?, mtime = ?, ctime = ?, came = ? where id = ?",
+        (after.size, int(after.extents), after.body, at, at, came, node.id),
     )
 
 

@@ -200,8 +200,8 @@ def owners(db: apsw.Connection, table: str, key: tuple[Any, ...]) -> list[str]:
         nodes = _all(db, "select node from document where id = ?", key[:1])
         return [f"{checksums.path_of(db, node)} v{key[1]}" for (node,) in nodes] or ["a version of nothing"]
     if table == "past_version":
-        return [f"v{number} of a removed file" for (number,) in _all(
-            db, "select number from past_version where id = ?", key)]  # fmt: skip
+        numbers = _all(db, "select number from past_version where id = ?", key)
+        return [f"v{number} of a removed file" for (number,) in numbers]
     if table == "block":
         nodes = _all(db, "select distinct node from extent where block = ?", key)
     else:

@@ -70,6 +70,13 @@ create table consolidated(
 create index consolidated_run on consolidated(agent, run);
 """
 
+# 17 -> 18: copies of others' words. `settle` learns what there is.
+_COPIES: Final = """
+alter table node add column came int;
+create index copied on node(size, came) where came is not null;
+insert into setting(key, value) values('unknown_copies', '');
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
 # The first one takes OLDEST to the next version.
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS, _CONSOLIDATED)
+MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS, _CONSOLIDATED, _COPIES)

@@ -57,6 +57,7 @@ create table agent(name text primary key, enrolled int not null) without rowid;
 -- it. null: nobody (what every tree has, and an unlinked file until somebody writes to it again).
 -- body: the row of `body` with the bytes of a small file, or the target of a symlink; null: empty, or in extents.
 -- since: the change with which the state that it is in began, while the past is kept (see `past`).
+-- came: CRC-32 of the first block of a file of 16 bytes or more whose scope says where its text came from, else null.
 create table node(
   id integer primary key,
   parent int,
@@ -72,10 +73,13 @@ create table node(
   extents int not null default 0,
   owner text,
   body int,
-  since int not null default 0
+  since int not null default 0,
+  came int
 );
 create index expiring on node(expires) where expires is not null;
 create index orphan on node(id) where parent is null;
+-- Copies of such a text are known by it (rows/copies.py). No write of other files comes here.
+create index copied on node(size, came) where came is not null;
 -- A directory's link count is the number of directories in it, however many files it has.
 create index subdirectory on node(parent) where kind = 2;
 -- Names are of what is in the tree: an unlinked file needs no entry.

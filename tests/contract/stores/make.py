@@ -70,6 +70,7 @@ def fill(path: Path) -> None:
     alice("consolidate", agreed=alice("consolidate")["agreed"])
     alice("search", q="plan")  # indexes what waits
     alice("write", path="/memory/late.md", data=b"written after the last search\n")
+    alice("write", path="/memory/late.md:meta", data=b'{"sources": ["web"]}\n')
     for door in doors.values():
         door.close()
 
