@@ -104,6 +104,20 @@ def test_free_pages_are_room(disk: Disk, room: DiskReserve, tmp_path: Path) -> N
     assert not admitted(room, "commit", 900_000), "no more than the log has room for"
 
 
+def test_of_a_database_that_was_taken_away_what_was_known_holds(
+    disk: Disk, room: DiskReserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "statvfs", gone)
+    room.look()
+    assert admitted(room, "write_path", 100)
+    monkeypatch.undo()
+    monkeypatch.setattr(disk_reserve, "_AGAIN_S", 60.0)
+    assert admitted(room, "write_path", 100)
+
+
 def test_it_is_told_once(disk: Disk, room: DiskReserve, caplog: pytest.LogCaptureFixture) -> None:
     disk.free = MB
     for _ in range(3):

@@ -63,7 +63,10 @@ class DiskReserve:
 
     def look(self) -> None:
         """Ask the disk. What is in the log will be wanted in the database."""
-        disk = os.statvfs(self._path)
+        try:
+            disk = os.statvfs(self._path)
+        except FileNotFoundError:  # the database was taken away: ``displaced`` says so
+            return
         self._left = disk.f_bavail * disk.f_frsize - self._pages * PAGE
         self._looked_pages, self._looked_at = self._pages, time.monotonic()
         self.low = self._left < 2 * self.reserve
