@@ -100,7 +100,7 @@ class Principal:
 
     def require(self, action: str) -> None:
         """Raises Denied."""
-        if self.key is not None and action not in self.key.actions:
+        if not self.may(action):
             raise Denied(f"this API key does not allow {action!r}")
 
     def require_itself(self) -> None:

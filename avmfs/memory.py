@@ -61,10 +61,10 @@ class Memory:
     mutex: threading.Lock = field(default_factory=threading.Lock)
     then: Moment | None = None  # the instant of the past that this is the memory of
     moments: moments.Moments = field(default_factory=moments.Moments)
-    store: Store = field(init=False, repr=False)  # that of ``around``
 
-    def __post_init__(self) -> None:
-        self.store = self.around.store
+    @property
+    def store(self) -> Store:
+        return self.around.store
 
     @property
     def zone(self) -> tzinfo:
@@ -75,8 +75,8 @@ class Memory:
 
     def reading(self) -> AbstractContextManager[Reader]:
         if self.then is not None:
-            return self.store.reading_at(self.who, self.then)
-        return self.store.reading(self.who)
+            return self.around.store.reading_at(self.who, self.then)
+        return self.around.store.reading(self.who)
 
     def at(self, moment: Moment) -> Memory:
         """This memory as it was then, which cannot be changed."""
@@ -84,7 +84,7 @@ class Memory:
 
     def moment(self, text: str) -> Moment:
         """The instant that is meant. Raises NotFound, which says from when on the past is kept."""
-        with self.store.reading(self.who) as reader:
+        with self.around.store.reading(self.who) as reader:
             return self.moments.named(reader, text, self.now(), self.zone)
 
     def submit(self, command: str, **arguments: Any) -> Any:
@@ -92,7 +92,7 @@ class Memory:
             then.refuse(command)
         if self.who.nameless and command != "drain_lexical":
             raise Denied(NAMELESS)
-        return self.store.submit(self.who, command, **arguments)
+        return self.around.store.submit(self.who, command, **arguments)
 
     def refused(self, verb: str, error: AvmError, path: str | None = None) -> None:
         """Something was refused here, perhaps without asking the store: for the audit."""
@@ -227,7 +227,7 @@ class Memory:
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
-        waiting = self.store.queue_lengths()[0]
+        waiting = self.around.store.queue_lengths()[0]
         while waiting > 0:  # what others write meanwhile is theirs to wait for
             done = self.submit("drain_lexical", limit=64)
             waiting = min(waiting - done["done"], done["left"])
