@@ -96,6 +96,8 @@ class DirectoryOps:
 
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """Of a directory that was listed before, and of which no more than a few names have changed."""
+        if self._replies.late(node):
+            self._session.drop_attributes(node)
         known = self._newest(node)
         if known is None or self._tree.sources.awaits(self._tree.peek(node)):
             return None
@@ -164,6 +166,8 @@ class DirectoryOps:
     # is committed while they are read may keep it from that: such a listing is not whole.
 
     def _open_asking(self, request: Request) -> bytes:
+        if self._replies.late(request.node):
+            self._session.drop_attributes(request.node)
         where = self._numbers.address(request.node)
         self._tree.sources.fresh(where)
         store = self._tree.memory.store

@@ -10,6 +10,11 @@ holds what this agent may see, as it is; not of a node that expires, since time 
 edits of this mount are not in the store: a node that has some is asked for anew. All quick answers are given in the
 reading thread; what is remembered may come from any.
 
+The kernel drops notices about a node that it does not have, and of one whose entry is under way nobody can say whether
+it does: what it has forgotten may be told of (FORGET) after it has asked again. So an entry's attributes are for the
+moment alone, and those that GETATTR tells are for keeping: a kernel that asks for them has the node. In that moment the
+writer, whose notice found no node, ends the names (``kernel_notices``), and an open drops what has changed (``late``).
+
 A name that has come, gone or changed hands a moment ago (``restless``) will often do so again, and ending one name in
 the kernel's cache costs it all others. Until it has rested, the kernel asks for it at every use, and nobody need tell.
 Where names change after they had rested, those of the same directory rest longer.
@@ -35,7 +40,7 @@ from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.tree import Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
-UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) is spared a second question
+BRIEF_NS = 1_000_000  # what a name's entry says of its node: stat(2) is spared a second question
 RESTS_S, MOST_RESTS_S = 3.0, 60.0  # how long a name has to stand for the same before the kernel may keep it
 _MOST_RESTLESS = 10_000
 _MOST_LIVELY = 1_000  # directories
@@ -64,6 +69,7 @@ class EntryCache:
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
         self._names: dict[tuple[int, bytes], int] = {}  # with the name's NUL; node 0: no such name
+        self._told: FIFO[int, bytes] = FIFO(_MOST)  # by the last entry of a node that was not opened since
         self._restless: dict[tuple[int, bytes], float] = {}  # until when, in order of their change
         self._rests_s: FIFO[int, float] = FIFO(_MOST_LIVELY)  # of directories whose names take longer
         self._mutex = threading.Lock()  # over changes of the last five
@@ -106,16 +112,14 @@ class EntryCache:
             return self._look(unique, node, key[1][:-1])
         if entry is None:
             return self._absence(unique)
-        if not self._numbers.settled(number):
-            entry = _unsettled(entry)  # the kernel has forgotten the node since
+        self._told.put(number, entry)
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
     def getattr(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """The whole reply to a GETATTR."""
         if not is_real(node):
             return None
-        if not self._numbers.settled(node):
-            self.settle(node)
+        self._note_node(node)
         if self._edited(node):
             return None
         self._catch_up()  # in this order: see known()
@@ -150,6 +154,7 @@ class EntryCache:
         found, attributes = child
         number = found.id
         entry = self._entry(moment, number, found, attributes)
+        self._told.put(number, entry)
         if restless:
             entry = _nameless(entry)
         elif found.expires is None:
@@ -175,6 +180,8 @@ class EntryCache:
             return p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0) + bytes(p.ATTR.size)
         number, node = self._numbers.number(found), _stored(found)
         entry = self._entry(moment, number, node, attributes)
+        if node is not None:
+            self._told.put(number, entry)
         if restless:
             return _nameless(entry)
         if node is not None and node.expires is None:
@@ -185,15 +192,11 @@ class EntryCache:
         """The reply to all that make a name, whose attributes the kernel takes over whatever it has heard meanwhile:
         they are not for keeping."""
         attributes, valid = self._tree.attributes_of_made(found), self._validity(_stored(found))
-        number = self._numbers.number(found)
-        ns = UNSETTLED_NS if valid and not self._numbers.settled(number) else 0
-        if ns:
-            self._note_node(number)
-        return p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)
+        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, 0, 0, 0) + packed(attributes)
 
     def attributes(self, number: int) -> bytes:
         """The reply to GETATTR."""
-        self.settle(number)
+        self._note_node(number)
         moment = self._catch_up()
         found = self._numbers.address(number)
         node = _stored(found)
@@ -204,16 +207,11 @@ class EntryCache:
         """The reply to SETATTR, which the kernel takes over whatever it has heard meanwhile."""
         return p.ATTR_OUT.pack(0, 0, 0) + packed(self._tree.attributes(self._numbers.address(number)))
 
-    def settle(self, number: int) -> bool:
-        """A request names the node, so the kernel has it: notices about it are not lost from now on, and its attributes
-        may be kept. Is this the first one?"""
-        if not self._numbers.settled(number):
-            self._note_node(number)
-        first = self._numbers.settle(number)
-        if first:
-            with self._mutex:
-                self._entries.pop(number, None)  # it says that they may not
-        return first
+    def late(self, node: int) -> bool:
+        """A node is being opened. Return whether its last entry told attributes that it no longer has: what is read
+        next depends on the size."""
+        told = self._told.pop(node, None)
+        return told is not None and self.known(node) != told
 
     def _asked(self, parent: int, name: bytes) -> tuple[int, bool]:
         """A name is about to be looked up: the moment, and whether the kernel must not keep what it will be told."""
@@ -278,15 +276,13 @@ class EntryCache:
         if is_past(number) and self._valid:  # rules alone change what is seen of it, and end all names of a kernel
             return p.ENTRY_OUT.pack(number, 0, PAST_S, PAST_S, 0, 0) + packed(attributes)
         valid = self._validity(node)
-        settled = self._numbers.settled(number)
-        # Notices about a node that the kernel does not have yet are lost.
-        kept, ns = (valid, 0) if settled else (0, UNSETTLED_NS if valid else 0)
+        ns = BRIEF_NS if valid else 0
         if valid and self._note_node(number) and self._store.cached_state() != moment:
-            kept = ns = 0  # they may have changed before the writer knew that it has to tell
-        entry = p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns) + packed(attributes)
+            ns = 0  # they may have changed before the writer knew that it has to tell
+        entry = p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)
         if node is not None and _as_stored(node, attributes):
             with self._mutex:
-                if valid == self._valid and settled == self._numbers.settled(number) and self._takes(moment):
+                if valid == self._valid and self._takes(moment):
                     self._entries[number] = entry
         return entry
 
@@ -326,14 +322,6 @@ def _nameless(entry: bytes) -> bytes:
     """An entry whose attributes the kernel may keep, but not its name."""
     node, generation, _, kept, _, kept_ns = p.ENTRY_OUT.unpack_from(entry)
     return p.ENTRY_OUT.pack(node, generation, 0, kept, 0, kept_ns) + entry[_ATTR:]
-
-
-def _unsettled(entry: bytes) -> bytes:
-    """An entry of a node that the kernel does not have: its attributes are not for keeping."""
-    node, generation, valid, kept, _, _ = p.ENTRY_OUT.unpack_from(entry)
-    if not kept:
-        return entry
-    return p.ENTRY_OUT.pack(node, generation, valid, 0, 0, UNSETTLED_NS) + entry[_ATTR:]
 
 
 def _as_stored(node: Node, told: Attributes) -> bool:

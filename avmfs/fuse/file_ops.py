@@ -59,8 +59,8 @@ class FileOps:
 
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         flags, open_flags = p.OPEN_IN.unpack_from(view, _BODY)
-        if not self._numbers.settled(node):
-            return None
+        if self._replies.late(node):
+            self._session.drop_attributes(node)
         if flags & _WRITES:
             return None if node & VIRTUAL else self._open_to_write(unique, node, flags, open_flags)
         version = self._replies.known(node)
@@ -160,8 +160,8 @@ class FileOps:
                 if not self._session.may_block():
                     raise Later
                 request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
-            if self._replies.settle(request.node) and self._replies.caching:
-                self._session.drop_attributes(request.node)  # what is read next depends on the size
+            if self._replies.late(request.node):
+                self._session.drop_attributes(request.node)
             if open_flags & p.OPEN_KILL_SUIDGID:
                 self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():

@@ -1,9 +1,8 @@
 """Node numbers: what the kernel calls a node, and back.
 
-Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so all that is kept
-of it is whether the kernel has named it (``settle``); the fixed places and aliases have numbers of their own; every
-other virtual node (a view, a mailbox, a handle) gets one at its first lookup and loses it when the kernel has forgotten
-all of them.
+Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so nothing is kept
+of it; the fixed places and aliases have numbers of their own; every other virtual node (a view, a mailbox, a handle)
+gets one at its first lookup and loses it when the kernel has forgotten all of them.
 
 No number is ever used again for something else (ids in the store are random, the others count upwards), so generations
 are always 0: what the kernel keeps of an old number, a file handle say, can only meet the same node or none.
@@ -23,7 +22,6 @@ from avmfs.store.schema.tables import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Place, Real, Then, ViewThen
 from avmfs.vfs.tree import Tree
 
-_MOST_SETTLED = 200_000
 _PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
 _PAST, _UNNOTED = 1 << 62, -1
 _FIXED = {number: name for name, number in _PLACES.items()}
@@ -46,23 +44,10 @@ class Inodes:
         self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
         self._keys: dict[Address, int] = {}
         self._past = itertools.count()
-        self._settled: set[int] = set()
-        self.settled = self._settled.__contains__
-        """Does the kernel surely have this real node, so that no notice about it can be lost?"""
         self._table = threading.Lock()
         for row, number, count, found in continuity.nodes():
             self._virtual[VIRTUAL | number] = (found, count, row)
             self._keys[found] = VIRTUAL | number
-
-    def settle(self, node: int) -> bool:
-        """A request names the node. Until then the reply that told of it may still be on its way, and the kernel drops
-        notices about nodes that it does not have. Is this the first one?"""
-        if node in self._settled:
-            return False
-        if len(self._settled) >= _MOST_SETTLED:
-            self._settled.clear()  # the only cost is that they are asked for once more
-        self._settled.add(node)
-        return True
 
     def address(self, node: int) -> Address:
         """What a number stands for: a store's node as it is now, or a virtual one."""
@@ -113,10 +98,7 @@ class Inodes:
 
     def forget_real(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """A quick answer to FORGET of a real node, which is not counted."""
-        if node & VIRTUAL:
-            return None
-        self._settled.discard(node)
-        return b""
+        return None if node & VIRTUAL else b""
 
     def forget(self, request: Request) -> None:
         if request.op == Op.FORGET:
@@ -127,7 +109,6 @@ class Inodes:
             gone = [p.FORGET_ONE.unpack_from(request.body, size + i * p.FORGET_ONE.size) for i in range(count)]
         with self._table:
             for node, lookups in gone:
-                self._settled.discard(node)
                 if node & VIRTUAL and node in self._virtual:
                     found, count, row = self._virtual[node]
                     if count <= lookups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,36 @@ def test_a_node_that_this_kernel_does_not_have_costs_it_nothing(names: KernelFil
     assert told(Event(b"other", "remove", 9, 3, b"a"), names=names) == [b"NAMES"]
     assert told(*foreign, names=names) == [node(7)]
     assert told(Event(b"mine", "write", 7), Event(b"mine", TOUCHED, 7), names=names) == [node(7)]
+
+
+def test_a_kernel_that_does_not_have_a_node_yet_looks_its_name_up_again(
+    names: KernelFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that tells of the node as it was may be under way: what arrives after this notice is looked up anew."""
+    for number in (7, 8, 9):
+        names.note_node(number)
+    names.note(3, b"a")
+    write = os.write
+
+    def without_node(descriptor: int, data: bytes) -> int:
+        if bytes(data) in (node(8), node(9)):
+            raise FileNotFoundError(errno.ENOENT, "no such inode")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", without_node)
+    assert told(*(Event(b"other", "write", number) for number in (7, 8, 9)), names=names) == [node(7), b"NAMES"]
+    assert not names.has(3, b"a"), "it has none any more"
+    assert told(Event(b"other", "write", 7), names=names) == [node(7)]
+    names.note(3, b"a")
+    assert told(Event(b"other", "remove", 8, 3, b"a"), names=names) == [b"NAMES"], "once is enough"
+
+
+def test_one_node_of_those_with_the_same_place_costs_nothing_for_the_others(names: KernelFilter) -> None:
+    same = [7 + (n << 20) for n in range(3)]
+    assert names.note_node(same[0])
+    assert told(*(Event(b"other", "write", number) for number in same), names=names) == [node(same[0])]
+    assert names.note_node(same[1]) and not names.note_node(same[0]) and not names.note_node(same[1])
+    assert told(*(Event(b"other", "write", number) for number in same), names=names) == [node(n) for n in same]
 
 
 def test_an_earlier_version_has_told_of_no_nodes_so_its_successor_takes_all_for_known() -> None:

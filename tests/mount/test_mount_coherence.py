@@ -8,16 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.mount.mount_world import Place, until
+from tests.mount.mount_world import LIMIT_S, Place, World, linux_only, needs, running, until
 
 pytestmark = pytest.mark.mount
 
 STEPS = int(os.environ.get("AVM_COHERENCE_STEPS", "500"))
+LATE_US = 6000
+_LOOKER = "import os, sys\nwhile True: os.stat(sys.argv[1])"
+_OPENER = "import sys\nwhile True: open(sys.argv[1]).close()"
 
 
 def test_random_steps_on_one_mount_are_seen_on_the_other_at_once(place: Place, two_hosts: bool) -> None:
@@ -33,6 +37,60 @@ def test_random_steps_on_one_mount_are_seen_on_the_other_at_once(place: Place, t
         if not step(here, there, name, number):
             wrong.append((step.__name__, number))
     assert wrong == []
+
+
+@linux_only("libfuse asks by path, and its kernel keeps what another mount has changed for a second")
+@needs("strace")
+def test_what_changes_while_a_reply_is_on_its_way_is_seen(world: World, place: Place, two_hosts: bool) -> None:
+    """Every fifth reply of one mount reaches its kernel late, and tells what was so before the other mount's step."""
+    if two_hosts:
+        pytest.skip("another host sees it soon, not at once")
+    directory, file = place.bob / "q", place.bob / "f"
+    (place.alice / "q").mkdir()
+    (place.alice / "f").touch()
+    wrong = []
+    with contextlib.ExitStack() as stack:
+        for code, path in ((_LOOKER, directory), (_LOOKER, directory), (_OPENER, file)):
+            stack.enter_context(running(code, path))
+        stack.enter_context(_late_replies(world, "bob"))
+        chance = random.Random(12)
+        for number in range(STEPS):
+            (place.bob / f"e{number}").exists()  # what it has asked for makes it look all names up again
+            (place.alice / f"e{number}").touch()
+            inner = place.alice / "q" / chance.choice("abcd")
+            if inner.exists():
+                inner.rmdir()
+            else:
+                inner.mkdir()
+            # At once: what comes with a name lives for some milliseconds.
+            seen_links, links = directory.stat().st_nlink, 2 + len(os.listdir(place.alice / "q"))
+            with (place.alice / "f").open("a") as writing:
+                writing.write(f"{number}\n")
+                size = writing.tell()
+            with file.open() as reading:
+                seen = seen_links, os.fstat(reading.fileno()).st_size, len(reading.read())
+            if seen != (links, size, size):
+                wrong.append((number, seen, (links, size, size)))
+    assert wrong == []
+
+
+@contextlib.contextmanager
+def _late_replies(world: World, agent: str) -> Iterator[None]:
+    """What this agent's mount writes, replies among it, is sometimes held up for LATE_US."""
+    status = world.status()
+    assert status is not None
+    (pid,) = (mount["pid"] for mount in status["mounts"] if mount["agent_id"] == agent)
+    held_up = f"inject=write:delay_enter={LATE_US}:when=1+5"
+    command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=write", "-e", held_up, "-p", str(pid)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        try:
+            yield
+            if tracer.poll() is not None:
+                assert tracer.stderr is not None
+                pytest.skip(f"strace may not do this here: {tracer.stderr.read()}")
+        finally:
+            tracer.terminate()
+            tracer.wait(LIMIT_S)
 
 
 def _overwrite(here: Path, there: Path, name: str, number: int) -> bool:

@@ -115,8 +115,8 @@ def test_what_is_remembered_of_one_name_is_not_told_of_another(world: World) -> 
     assert replies.known(node) is not None
 
 
-def test_attributes_of_a_node_that_the_kernel_has_forgotten_are_not_for_keeping(world: World) -> None:
-    """A notice about it would be lost while the reply is under way; what is remembered may say otherwise."""
+def test_attributes_that_come_with_a_name_are_not_for_keeping(world: World) -> None:
+    """The kernel may have forgotten the node, and a notice about it would be lost while the reply is under way."""
     world.agent("bob")
     tree, replies, where = _tree(world)
     replies.switch(True)
@@ -128,13 +128,35 @@ def test_attributes_of_a_node_that_the_kernel_has_forgotten_are_not_for_keeping(
         assert reply is not None
         return int(p.ENTRY_OUT.unpack_from(reply, p.OUT_HEADER.size)[3])
 
-    assert kept() == 0
-    assert replies.getattr(1, node, memoryview(b""), 0) is not None
-    assert kept() > 0 and kept() > 0
-    assert replies._numbers.forget_real(1, node, memoryview(b""), 0) == b""
-    assert kept() == 0
-    replies.attributes(node)
-    assert kept() > 0
+    for _ in range(2):  # from the store, from memory
+        assert kept() == 0
+        asked = replies.getattr(1, node, memoryview(b""), 0)
+        assert asked is not None and p.ATTR_OUT.unpack_from(asked, p.OUT_HEADER.size)[0] > 0
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_open_drops_what_its_lookup_told_and_is_true_no_longer(world: World, kept: bool) -> None:
+    """The notice found no node to tell: the reply to the lookup was under way."""
+    bob = world.agent("bob")
+    tree, replies, where = _tree(world)
+    replies.switch(kept)
+    node, _ = _create(tree, where, b"f")
+    request = bytes(p.IN_HEADER.size) + b"f\0"
+
+    def look() -> None:
+        assert replies.lookup(1, where.node.id, memoryview(request), len(request)) is not None
+
+    look()
+    assert not replies.late(node)
+    look()
+    bob.put("/memory/f", "other bytes")
+    assert replies.late(node) and not replies.late(node), "the second open is not that lookup's"
+    look()
+    bob.put("/memory/g", "of another")
+    assert not replies.late(node)
+    replies.found(where.node.id, b"f")
+    bob.put("/memory/f", "others still")
+    assert replies.late(node)
 
 
 def test_attributes_that_changed_before_the_writer_knew_of_the_node_are_not_for_keeping(world: World) -> None:

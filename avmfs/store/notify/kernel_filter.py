@@ -12,8 +12,9 @@ the node before, so the mount notes it afterwards and then asks whether anything
 mount finds the commit, and lets nothing be kept, or the writer finds the node. No notice ends all attributes, so nodes
 stay noted.
 
-Several names may share a byte, or several nodes: then a notice is sent that nobody needed. A name or a node that was
-not noted costs nothing.
+Several names may share a byte, or several nodes: then a notice is sent that nobody needed, and one about a node that
+the kernel does not have costs it all names. So a byte of nodes tells which of them it stands for, as far as it can. A
+name or a node that was not noted costs nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import threading
 import zlib
 
 _NAMES = _NODES = 1 << 20  # bytes of the two tables, one behind the other
+ANY = 1  # of nodes: the others' values are 2 to 255
 SIZE = _NAMES + _NODES
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _EMPTY = bytes(_NAMES)
@@ -54,12 +56,11 @@ class KernelFilter:
     def note_node(self, node: int) -> bool:
         """From now on the writer must tell of changes to this node. True when that was not so before: what was read of
         it before may have changed without a word."""
-        slot = node_slot(node)
-        if self._table[slot]:
+        slot, value = node_slot(node), node_value(node)
+        if self._table[slot] in (value, ANY):
             return False
-        self._table[slot] = 1
-        with self._fence:
-            pass
+        with self._fence:  # which is a barrier, as above
+            self._table[slot] = ANY if self._table[slot] else value
         return True
 
     def clear(self) -> None:
@@ -98,3 +99,8 @@ def name_slot(parent: int, name: bytes) -> int:
 def node_slot(node: int) -> int:
     """Nodes' numbers are random, or few."""
     return _NAMES + (node & (_NODES - 1))
+
+
+def node_value(node: int) -> int:
+    """Of those with the same slot, one in 254 has it too."""
+    return 2 + (node >> 20) % 254

@@ -5,6 +5,9 @@ mount's device) and the bytes that a notice to it consists of; what they mean is
 writes them after COMMIT and before the replies. A notice takes no lock in the kernel and waits for nobody, so a commit
 never waits for a mount; a sink that cannot be written is dropped.
 
+Where a kernel does not have a node that it may have, its reply may be under way: then too it is made to look every name
+up again.
+
 A changed name costs one notice that makes the kernel look every name up again at its next use, a change of one node's
 bytes or attributes one that makes it ask for that node's attributes. Either is sent only where that kernel may have the
 name or the node (``kernel_filter``), so what sixteen mounts do that have nothing to do with each other costs none. A
@@ -43,12 +46,13 @@ _LONGEST: Final = 128
 class Notice(NamedTuple):
     """An event as each sink looks at it, worked out once for all of them. ``name_slot``: where it is noted in ``seen``
     that a kernel has the name, -1 where the event is about no name, None where it is about any. ``node``: 0 where its
-    attributes have not changed."""
+    attributes have not changed; its place and value in ``seen``."""
 
     origin: bytes | None
     name_slot: int | None
     node: int
     node_slot: int
+    node_value: int
 
 
 def noticed(events: Sequence[Event]) -> list[Notice]:
@@ -62,7 +66,8 @@ def noticed(events: Sequence[Event]) -> list[Notice]:
             slot = None if parent is None else seen.name_slot(parent, name)
         changed = 0 if op in _SILENT else node
         if changed or slot != -1:
-            found.append(Notice(None if op == TOUCHED else origin, slot, changed, seen.node_slot(changed)))
+            teller = None if op == TOUCHED else origin
+            found.append(Notice(teller, slot, changed, seen.node_slot(changed), seen.node_value(changed)))
     return found
 
 
@@ -82,23 +87,31 @@ class Sink:
         """Raises OSError when the mount is gone."""
         mine, table = self.origin, None if self.seen is None else self.seen.table
         names, nodes = False, set()
-        for origin, name_slot, node, node_slot in notices:
+        for origin, name_slot, node, node_slot, node_value in notices:
             if origin != mine:
                 names = names or name_slot is None or (name_slot >= 0 and (table is None or table[name_slot] != 0))
-                if node and (table is None or table[node_slot]):
+                if node and (table is None or table[node_slot] in (node_value, seen.ANY)):
                     nodes.add(node)
         if names:
-            if self.seen is not None:
-                self.seen.clear()  # before the notice: see the module kernel_filter
-            os.write(self.descriptor, self.names)
+            self._end_names()
         for node in sorted(nodes):
             notice = bytearray(self.node)
             notice[self.at : self.at + 8] = node.to_bytes(8, sys.byteorder)
             try:
                 os.write(self.descriptor, notice)
             except OSError as e:
-                if e.errno != errno.ENOENT:  # this kernel does not have the node
+                if e.errno != errno.ENOENT:
                     raise
+                # This kernel does not have the node, or not yet: the name of one whose entry is under way, with what
+                # the node was before, is to be looked up again.
+                if not names:
+                    self._end_names()
+                names = True
+
+    def _end_names(self) -> None:
+        if self.seen is not None:
+            self.seen.clear()  # before the notice: see the module kernel_filter
+        os.write(self.descriptor, self.names)
 
     def close(self) -> None:
         if self.seen is not None:
