@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
+from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale, StoreFailed
 from avmfs.store.commands import indexing, versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
@@ -182,6 +183,26 @@ def test_a_failed_transaction_leaves_nothing_queued(applier: Applier) -> None:
     applier.rollback()
     write(applier, "f", b"yes")
     assert one(applier, "select document from lexical_queue") == document(applier, "f")
+
+
+def test_where_room_is_short_the_past_keeps_nothing_of_what_ends(path: Path) -> None:
+    applier = Applier(path, Policy(), IndexRules(past_days=30), orphans=False, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    applier.alone(ALICE, "enroll", {})
+    for name, short in (("one", False), ("two", True)):
+        write(applier, name)
+        applier.short = functools.partial(bool, short)
+        applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": name.encode()})
+        assert one(applier, "select count(*) from past_version") == 1, name
+    applier.close()
+
+
+def test_a_version_that_is_damaged_is_not_stated_anew_as_if_it_were_whole(applier: Applier) -> None:
+    node = write(applier, "f", b"the zebra crossed the river at noon, and then slept until it was dark")["node"]
+    applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 4, b"Z"]]})
+    applier.db.execute("update version set crc = crc + 1 where number = 1")
+    with pytest.raises(StoreFailed, match="not those that were written"):
+        applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 5, b"E"]]})
 
 
 def test_a_name_left_for_a_backup_is_known_to_the_next_writer(path: Path) -> None:

@@ -148,6 +148,19 @@ def test_visible_tells_invisible_from_read_only() -> None:
     assert Visible(Principal("alice"), {}).json == "[]"
 
 
+def test_what_stands_aside_is_searched_where_that_is_asked_for() -> None:
+    aside = ["", "archive", "trash", "index"]
+    scopes = {number: Scope(Access.READ, aside=place) for number, place in enumerate(aside, 1)}
+    scopes[5] = Scope(Access.NONE, aside="trash")
+    alice = Visible(Principal("alice"), scopes)
+    assert [alice.searched(place) for place in ("", "archive", "index")] == [
+        ({1}, "[1]"),
+        ({1, 2}, "[1,2]"),
+        ({4}, "[4]"),
+    ]
+    assert alice.trash_json == "[3]" and alice.told_json == alice.json == "[1,2,3,4]"
+
+
 @pytest.mark.parametrize("word", ["", "RW", "w", "read"])
 def test_an_unknown_word_is_no_access(word: str) -> None:
     with pytest.raises(KeyError):
@@ -249,6 +262,8 @@ def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
     assert policy.alike((b"memory", b"x"), (b"memory", b"shared", b"y"), [(1, (b"memory", b"z"))])
     assert not policy.alike((b"memory", b"x"), (b"memory", b"y"), [(1, (b"memory", b"y", b"z"))])
     assert not policy.alike((b"memory", b"x"), (b"memory", b"private", b"bob", b"x"))
+    for one, other in ((b"memory", b"live"), (b"live", b"memory"), (b"live", b"live")):
+        assert not policy.alike((one, b"x"), (other, b"y")), "what is live depends on its name"
 
 
 def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
@@ -257,3 +272,6 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
     assert policy.rules == (Rule("/memory/x/*", Access.READ, ("bob",), ("desk",)), Rule("/*", Access.NONE, None, None))
     assert policy.default is Access.READ
     assert policy.people == {"alice": Person(("desk",), ("write",), Quota(1, 2, 3, 4))}
+    told = Policy.from_plain(policy.plain)
+    assert (told.rules, told.default, told.people) == (policy.rules, policy.default, policy.people)
+    assert told.digest == policy.digest

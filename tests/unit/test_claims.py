@@ -82,6 +82,7 @@ def test_a_claim_is_refused_to_others_renewed_by_its_holder_and_free_after_its_l
     assert holder(world, A) == "bob"
     world.clock.pass_(1)
     assert holder(world, A) == "(unclaimed)"
+    assert alice.memory.submit("release", node=alice.node(A).id) == {"released": False}, "ten minutes are over"
     alice.echo("\n", f"{A}:claim")
     bob.put(A, "advice, not a lock\n")
     assert holder(world, A) == "alice"

@@ -254,6 +254,15 @@ def test_what_nearly_fits_is_cut_before_something_of_less_rank_is_taken_whole() 
     assert "wolf" in short and lion.strip() not in short
 
 
+def test_what_answers_is_packed_where_all_that_is_read_beside_it_would_not_fit() -> None:
+    """Also once something that ranks before has been refused."""
+    answer, rest = scored(3, "The wolf runs."), replace(scored(4, "It rained all day. " * 80), score=0.0)
+    rest = replace(rest, hit=replace(rest.hit, path=answer.hit.path, start=20, stop=2000))
+    ranked = [scored(1, "A zebra."), scored(2, "The lion sleeps. " * 140), answer, rest]
+    found = packed(ranked, 300, COUNTER)
+    assert answer in found.hits and rest not in found.hits
+
+
 def test_a_budget_below_any_item_says_so_or_nothing() -> None:
     assert ask(market(), max_tokens=8).text == "(nothing fits in 8 tokens)\n"
     assert ask(market(), max_tokens=3).text == ""
