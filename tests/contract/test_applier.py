@@ -334,6 +334,23 @@ def test_a_directory_is_remembered_as_it_is_now(applier: Applier) -> None:
         applier.alone(ALICE, "create", inside)
 
 
+def test_what_is_remembered_ends_where_another_process_may_have_written(path: Path) -> None:
+    one_process, other = (
+        Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=True) for _ in range(2)
+    )
+    for applier in (one_process, other):
+        applier.alone(OPERATOR, "settle", {})
+        applier.alone(ALICE, "enroll", {})
+    made = one_process.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    one_process.alone(ALICE, "create", {**create("f"), "parent": made})
+    space = one(other, "select id from node where parent = ? and name = ?", PRIVATE, b"alice")
+    other.alone(ALICE, "rename", {"parent": MEMORY, "name": b"d", "new_parent": space, "new_name": b"d"})
+    one_process.alone(ALICE, "create", {**create("g"), "parent": made})
+    for applier in (one_process, other):
+        applier.close()
+    assert faults(path, Policy()) == []
+
+
 def test_a_directory_that_was_never_made_is_not_remembered(applier: Applier) -> None:
     """A command made it, and made a name in it, before it failed."""
     applier.begin()

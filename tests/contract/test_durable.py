@@ -458,7 +458,7 @@ def test_what_went_into_a_log_that_has_no_name_any_more_is_not_promised(
     assert not answered(promised)
     Path(f"{running.applier.path}-wal").unlink()
     disk.open.set()
-    running.thread.join(LIMIT_S)
+    running.thread.join(LIMIT_S / 4)
     assert isinstance(running.raised, Displaced)
     running.writer._peers.close()  # as its end does for a process
     with pytest.raises(Busy):

@@ -257,11 +257,13 @@ def test_one_handle_within_a_second_is_one_version(world: World) -> None:
     assert world.edit(ALICE, "/memory/f", ["w", 2, b"Z"], handle=7)["version"] == 4, "and the first one again"
     assert world.edit(ALICE, "/memory/f", ["w", 3, b"W"])["version"] == 5, "without a handle: always a new one"
     assert world.edit(ALICE, "/memory/f", ["w", 3, b"W"])["version"] == 6
+    assert world.edit(BOB, "/memory/f", ["w", 4, b"U"], handle=9)["version"] == 7
+    assert world.edit(BOB, "/memory/f", ["w", 5, b"V"], handle=9)["version"] == 7, "whoever has made the file"
     assert world.history(BOB, "/memory/f")[0] == b"abc" * 5
-    world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"1")
-    assert world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"2") == {
+    world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=10, data=b"1")
+    assert world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=10, data=b"2") == {
         "size": 17,
-        "version": 7,
+        "version": 8,
         "seq": world.newest_seq(),
         "offset": 16,
     }
