@@ -197,6 +197,16 @@ def test_where_room_is_short_the_past_keeps_nothing_of_what_ends(path: Path) -> 
     applier.close()
 
 
+def test_no_more_versions_are_kept_than_are_to_be(path: Path) -> None:
+    applier = Applier(path, Policy(), IndexRules(versions=3), orphans=False, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    for number in range(1, 7):
+        write(applier, "f", b"%d" % number)
+        kept = [row[0] for row in applier.db.execute("select number from version order by number")]
+        assert kept == [*range(max(1, number - 2), number + 1)]
+    applier.close()
+
+
 def test_a_version_that_is_damaged_is_not_stated_anew_as_if_it_were_whole(applier: Applier) -> None:
     node = write(applier, "f", b"the zebra crossed the river at noon, and then slept until it was dark")["node"]
     applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 4, b"Z"]]})

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Busy, StoreFailed
+from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed
 from avmfs.store.client.client import WriterClient
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.files.displaced import Displaced
@@ -471,6 +471,39 @@ def test_who_calls_the_loop_waits_for_nobody_to_ask(running: Running) -> None:
     called = threading.Event()
     running.writer.call(called.set)
     assert called.wait(LIMIT_S / 4)
+
+
+def test_the_file_is_written_anew_where_that_is_due_and_not_again_at_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written, rewrite = [0], loop.rewriting.rewrite
+    due, failure = [False], list[AvmError]()
+
+    def counted(path: Path) -> None:
+        if failure:
+            raise failure.pop()
+        rewrite(path)
+        written[0] += 1
+
+    monkeypatch.setattr(loop, "REWRITES", 1e9)
+    monkeypatch.setattr(loop.rewriting, "due", lambda db: due[0])
+    monkeypatch.setattr(loop.rewriting, "rewrite", counted)
+    running.create("f").result(LIMIT_S)
+    for is_due, again, count in (
+        *((False, False, 0), (True, False, 1), (True, False, 1)),
+        *((False, True, 1), (True, True, 2)),
+    ):
+        due[0] = is_due
+        if again:
+            running.writer._rewritable = 0.0
+        running.ask("wipe").result(LIMIT_S)
+        assert written == [count]
+    for failed in (Busy("a reader"), NoSpace("a page")):
+        running.writer._rewritable, failure[:] = 0.0, [failed]
+        with pytest.raises(type(failed), match=failed.reason):
+            running.ask("wipe").result(LIMIT_S)
+        assert ("not written anew" in caplog.text) is isinstance(failed, NoSpace)
+    assert running.create("g").result(LIMIT_S)["new"] and written == [2]
 
 
 def test_a_disk_that_fails_beside_the_loop_is_told_to_all_who_wait(running: Running, disk: Disk) -> None:
