@@ -26,7 +26,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.tx.transaction import IndexRules
-from avmfs.store.writer import checkpoint, loop, wal_sync
+from avmfs.store.writer import checkpoint, loop, rewriting, wal_sync
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.loop import RECENT, Writer
@@ -476,7 +476,7 @@ def test_who_calls_the_loop_waits_for_nobody_to_ask(running: Running) -> None:
 def test_the_file_is_written_anew_where_that_is_due_and_not_again_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    written, rewrite = [0], loop.rewriting.rewrite
+    written, rewrite = [0], rewriting.rewrite
     due, failure = [False], list[AvmError]()
 
     def counted(path: Path) -> None:
@@ -486,8 +486,8 @@ def test_the_file_is_written_anew_where_that_is_due_and_not_again_at_once(
         written[0] += 1
 
     monkeypatch.setattr(loop, "REWRITES", 1e9)
-    monkeypatch.setattr(loop.rewriting, "due", lambda db: due[0])
-    monkeypatch.setattr(loop.rewriting, "rewrite", counted)
+    monkeypatch.setattr(rewriting, "due", lambda db: due[0])
+    monkeypatch.setattr(rewriting, "rewrite", counted)
     running.create("f").result(LIMIT_S)
     for is_due, again, count in (
         *((False, False, 0), (True, False, 1), (True, False, 1)),
@@ -499,6 +499,7 @@ def test_the_file_is_written_anew_where_that_is_due_and_not_again_at_once(
         running.ask("wipe").result(LIMIT_S)
         assert written == [count]
     for failed in (Busy("a reader"), NoSpace("a page")):
+        running.ask("enroll").result(LIMIT_S)  # it has noted when it was done
         running.writer._rewritable, failure[:] = 0.0, [failed]
         with pytest.raises(type(failed), match=failed.reason):
             running.ask("wipe").result(LIMIT_S)
