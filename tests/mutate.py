@@ -172,7 +172,7 @@ def _nodes(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
             where = f"{where}.{name}".lstrip(".")
         case ast.AnnAssign(value=value):
             children = [value] if value is not None else []
-        case ast.Assert() | ast.Raise() | ast.JoinedStr():
+        case ast.Assert() | ast.Raise() | ast.JoinedStr() | ast.keyword(arg="strict"):  # of zip: as an assertion
             children = []
     if where or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         yield where or "(module)", node

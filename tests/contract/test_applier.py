@@ -197,6 +197,19 @@ def test_where_room_is_short_the_past_keeps_nothing_of_what_ends(path: Path) -> 
     applier.close()
 
 
+def test_a_version_is_sealed_by_more_than_a_second_of_idleness(path: Path) -> None:
+    now = [time.time_ns()]
+    applier = opened(path, lambda: now[0])
+    node = write(applier, "f")["node"]
+    numbers = []
+    for idle in (0, versions.AMEND_WITHIN_NS, versions.AMEND_WITHIN_NS + 1):
+        now[0] += idle
+        edit = {"node": node, "handle": 7, "edits": [["w", 0, b"x"]]}
+        numbers.append(applier.alone(ALICE, "commit", edit)["version"])
+    assert numbers == [2, 2, 3]
+    applier.close()
+
+
 def test_no_more_versions_are_kept_than_are_to_be(path: Path) -> None:
     rules = IndexRules(versions=1)
     most = rules.versions_kept(1)  # always a few

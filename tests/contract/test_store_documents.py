@@ -208,6 +208,28 @@ def test_an_editor_that_keeps_its_backup_continues_the_document_every_time(world
         still_known(world, "/memory/f", before, texts)
 
 
+def test_what_was_saved_stays_where_an_editor_begins_twice_before_it_writes(world: World) -> None:
+    before = known(world, "/memory/f")
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.create(ALICE, "/memory/f")
+    world.rename(ALICE, "/memory/f", "/memory/f.bak")
+    world.create(ALICE, "/memory/f")
+    still_known(world, "/memory/f", before, [])
+    world.edit(ALICE, "/memory/f", ["w", 0, b"third"], handle=5)
+    still_known(world, "/memory/f", before, [b"third"])
+
+
+def test_of_two_that_were_renamed_away_from_a_name_the_later_one_comes_back(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"alice's")
+    world.share(ALICE, "/memory/f", "alice")
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.write(BOB, "/memory/f", b"bob's")
+    document = world.document(BOB, "/memory/f")
+    world.rename(BOB, "/memory/f", "/memory/f.bak")
+    world.create(ALICE, "/memory/f")
+    assert world.document(ALICE, "/memory/f").id == document.id
+
+
 def test_sed_with_a_backup_suffix_continues_the_document(world: World) -> None:
     before = known(world, "/memory/f")
     texts = []
