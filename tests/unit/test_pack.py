@@ -13,6 +13,7 @@ from avmfs.errors import Invalid
 from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
+from avmfs.search.forms import FORMS
 from avmfs.search.pack import FIRST, NOTHING, SCRAP, SMALL, Frame, Packed, pack
 from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
@@ -372,6 +373,16 @@ def test_what_is_said_of_a_note_is_shown_whichever_of_its_passages_has_it() -> N
     hit = replace(first.hit, passage=2, start=first.hit.stop, text=second.hit.text)
     found = [replace(second, hit=hit, standing=("superseded by @mdcl",)), replace(first, score=0.0)]
     assert "@k7f2 (superseded by @mdcl) " in packed(found, 200, COUNTER).text
+
+
+@pytest.mark.parametrize("nonce", ["482913", ""])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_to_be_trusted_ends_with_what_no_note_knows(form: str, nonce: str) -> None:
+    item = scored(1, "zebra")
+    item = replace(item, hit=replace(item.hit, untrusted="web"))
+    text = packed([item], 300, COUNTER, nonce=nonce, form=FORMS[form]).text
+    end = f'"untrusted_ends": "{nonce or "end"}"' if form == "jsonl" else f"({nonce or 'end'} untrusted ends)"
+    assert end in text and text.index("zebra") < text.index(end)
 
 
 COUNTERS = {name: TokenCounter(name) for name in ENCODINGS}
