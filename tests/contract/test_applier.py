@@ -210,6 +210,29 @@ def test_a_version_is_sealed_by_more_than_a_second_of_idleness(path: Path) -> No
     applier.close()
 
 
+def test_a_document_that_goes_on_has_no_more_tags_and_links_than_one_may_have(
+    applier: Applier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("kept", "gone", "x", "y", "z")
+    nodes = {name: write(applier, name)["node"] for name in names}
+    for name, tags in (("kept", "ab"), ("gone", "cde"), ("x", "stuvw")):
+        applier.alone(ALICE, "set_tags", {"node": nodes[name], "add": [*tags], "remove": [], "replace": False})
+    for name, targets in (("kept", "x"), ("gone", "yz"), ("y", "x"), ("z", "x")):
+        for target in targets:
+            applier.alone(ALICE, "add_link", {"node": nodes[name], "target": nodes[target], "type": "see"})
+    monkeypatch.setattr(versions, "TAGS_MAX", 3)
+    monkeypatch.setattr(versions, "LINKS_MAX", 2)
+    kept = document(applier, "kept")
+    place = {"parent": MEMORY, "new_parent": MEMORY, "flags": 0}
+    applier.alone(ALICE, "rename", {**place, "name": b"gone", "new_name": b"kept"})
+    tags = [row[0] for row in applier.db.execute("select tag from tag where document = ? order by tag", (kept,))]
+    assert tags == ["a", "b", "c"]
+    targets = {row[0] for row in applier.db.execute("select target from link where source = ?", (kept,))}
+    least = min(document(applier, name) for name in "yz")
+    assert targets == {document(applier, "x"), least}
+    assert (one(applier, "select count(*) from tag"), one(applier, "select count(*) from link")) == (8, 4)
+
+
 def test_no_more_versions_are_kept_than_are_to_be(path: Path) -> None:
     rules = IndexRules(versions=1)
     most = rules.versions_kept(1)  # always a few
