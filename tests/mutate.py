@@ -163,6 +163,8 @@ def _nodes(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
     module itself its SQL alone."""
     children = [*ast.iter_child_nodes(node)]
     match node:
+        case ast.Module(body=body):
+            children = body[ast.get_docstring(node) is not None :]
         case ast.FunctionDef(name=name, args=given, body=body):
             where = f"{where}.{name}".lstrip(".")
             body = body[1:] if ast.get_docstring(node, clean=False) is not None else body

@@ -382,6 +382,61 @@ def test_a_directory_is_remembered_as_it_is_now(applier: Applier) -> None:
         applier.alone(ALICE, "create", inside)
 
 
+def test_only_commands_after_the_first_of_a_transaction_cost_a_savepoint(applier: Applier) -> None:
+    said: list[str] = []
+
+    def note(cursor: apsw.Cursor, statement: str, values: Any) -> bool:
+        said.extend(word for word in ("savepoint", "release", "rollback") if statement.startswith(word))
+        return True
+
+    applier.db.exec_trace = note
+    applier.begin()
+    for number in range(3):
+        applier.apply(ALICE, "create", create(f"f{number}"))
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "create", create("g"), refuse)
+    applier.commit()
+    assert said == ["savepoint", "release"] * 2 + ["savepoint", "rollback", "release"]
+
+
+def test_what_is_learnt_in_a_transaction_outlasts_the_failure_of_its_first_command(path: Path) -> None:
+    """The triggers that note the past are made in it."""
+    rules = IndexRules(past_days=30)
+    for last in (False, True):
+        applier = Applier(path, Policy(), rules, orphans=False, clock=time.time_ns)
+        if not last:
+            applier.alone(OPERATOR, "settle", {})
+            applier.alone(ALICE, "enroll", {})
+            write(applier, "f")
+        else:
+            applier.begin()
+            with pytest.raises(Invalid):
+                applier.apply(ALICE, "create", create("g"), refuse)
+            applier.apply(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+            applier.commit()
+            assert one(applier, "select count(*) from past_version") == 1
+        applier.close()
+
+
+def test_a_writer_knows_the_newest_row_of_the_log_and_syncs_what_others_do_not(path: Path) -> None:
+    applier = Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns)
+    assert applier.seq == (one(applier, "select max(seq) from log") or 0)
+    applier.alone(OPERATOR, "settle", {})
+    applier.alone(ALICE, "enroll", {})
+    write(applier, "f")
+    before = applier.seq
+    applier.begin()
+    applier.apply(ALICE, "create", create("g"))
+    assert applier.seq > before
+    applier.rollback()
+    assert applier.seq == before == one(applier, "select max(seq) from log")
+    assert one(applier, "pragma synchronous") == 1, "the log is synced beside it"
+    applier.close()
+    alone = Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=True)
+    assert alone.seq == before and one(alone, "pragma synchronous") == 2
+    alone.close()
+
+
 def test_what_is_remembered_ends_where_another_process_may_have_written(path: Path) -> None:
     one_process, other = (
         Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=True) for _ in range(2)

@@ -423,12 +423,61 @@ def test_a_sync_that_failed_beside_the_loop_is_never_forgotten(tmp_path: Path, d
 
 
 def logs_open() -> int:
-    """Descriptors of logs in this process."""
+    """Descriptors of logs, and of the notes beside them, in this process."""
     found = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # that of the list itself
-            found += os.readlink(f"/proc/self/fd/{descriptor}").endswith("-wal")
+            found += os.readlink(f"/proc/self/fd/{descriptor}").endswith(("-wal", ".synced"))
     return found
+
+
+def test_a_log_is_written_anew_from_memory_until_the_disk_has_it(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel may forget what it could not write, and a log of before must not come back."""
+    path, file = tmp_path / "avm.db", tmp_path / "avm.db-wal"
+    did: list[str] = []
+    names = {"fdatasync": "sync", "posix_fadvise": "drop", "pwrite": "write"}
+
+    def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def made(descriptor: int, *more: Any) -> Any:
+            if os.readlink(f"/proc/self/fd/{descriptor}").endswith("-wal"):
+                did.append(names[name])
+            return call(descriptor, *more)
+
+        return made
+
+    database.prepare(path)
+    with contextlib.closing(database.connect(path, writable=True)) as db:
+        database.run(db, "create table t(x); insert into t values(randomblob(9000))")
+        log: WalSync[str] = WalSync(path, lambda: None)
+        for name in names:
+            monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
+        monkeypatch.setattr(wal_sync, "sync_directory", lambda folder: did.append(f"names of {folder}"))
+        forget = WalIndex.forget_moved
+        monkeypatch.setattr(WalIndex, "forget_moved", lambda index, pages: (did.append("move"), forget(index, pages)))
+        assert log.recover(db)
+        whole = ["sync", "drop", "write", "move", "sync", f"names of {tmp_path}"]
+        assert did == whole
+        database.run(db, "insert into t values(randomblob(9000))")
+        kept = file.read_bytes()
+        disk.error = OSError(5, "Input/output error")
+        assert not log.recover(db) and not log.recover(db)
+        file.write_bytes(bytes(len(kept)))
+        disk.error = OSError(28, "No space left on device")
+        assert not log.recover(db)
+        said = [record.getMessage().partition("anew: ")[2] for record in caplog.records if record.levelname == "ERROR"]
+        assert said == ["[Errno 5] Input/output error", "[Errno 28] No space left on device"], "each once"
+        disk.error = None
+        assert log.recover(db) and file.read_bytes() == kept
+        file.write_bytes(kept[:-10] + bytes(10))
+        assert not log.recover(db) and "1 of" in str(log.failure)
+        file.write_bytes(kept[:16] + bytes(8) + kept[24:])  # a log of other salts
+        frames = WalIndex(path).committed()[0]
+        assert not log.recover(db) and f"{frames} of {frames} pages" in str(log.failure)
+        file.write_bytes(kept)
+        assert log.recover(db) and file.read_bytes() == kept
+        log.close()
 
 
 def test_of_a_log_without_commits_nothing_is_left(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class Applier:
             database.run(self.db, "pragma synchronous = normal")  # and LogSync does the rest
             self._known.watch(self.db)
         self._stale = True  # what is known has to be read anew before the next request
-        self._untouched = False  # is a transaction open in which nothing has been done?
+        self._untouched: bool  # is a transaction open in which nothing has been done?
         self._translated = database.translated(path)
         self.origin = b""  # of the command that is applied next
         # Of the commands applied since somebody took them: what caches have to hear of, and the rows of the log.
@@ -166,7 +166,6 @@ class Applier:
         with self._translated:
             if self._stale:  # what was learnt in the command is forgotten with it
                 self._renew()
-            self._untouched = False
             tx = self._tx(who)
             audit_rows.refused(tx, command, arguments, error)
 

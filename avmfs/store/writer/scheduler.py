@@ -35,7 +35,7 @@ class Scheduler(Generic[_Who]):
         self._queue: deque[tuple[int, _Who, Request]] = deque()  # during which transaction it came, from whom, what
         self._taken = 0  # transactions so far
         self._unfinished: set[int] = set()  # files whose first bytes are still to come
-        self._room = 0  # bytes that the transaction under way still takes
+        self._room: int  # bytes that the transaction under way still takes: see next
 
     def __len__(self) -> int:
         return len(self._queue)
