@@ -411,10 +411,11 @@ def test_what_is_learnt_in_a_transaction_outlasts_the_failure_of_its_first_comma
         else:
             applier.begin()
             with pytest.raises(Invalid):
-                applier.apply(ALICE, "create", create("g"), refuse)
-            applier.apply(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+                applier.apply(ALICE, "mark_read", {}, refuse)
+            node = one(applier, "select id from node where parent = ? and name = ?", MEMORY, b"f")
+            applier.apply(ALICE, "set_attributes", {"node": node, "mode": 0o600})
             applier.commit()
-            assert one(applier, "select count(*) from past_version") == 1
+            assert one(applier, "select mode & 511 from past where node = ?", node) == 0o644
         applier.close()
 
 

@@ -448,6 +448,11 @@ def test_a_log_is_written_anew_from_memory_until_the_disk_has_it(
         return made
 
     database.prepare(path)
+    database.prepare(tmp_path / "other.db")
+    another = tmp_path / "log"
+    with contextlib.closing(database.connect(tmp_path / "other.db", writable=True)) as db:
+        database.run(db, "create table t(x); insert into t values(randomblob(90000))")
+        another.write_bytes((tmp_path / "other.db-wal").read_bytes())
     with contextlib.closing(database.connect(path, writable=True)) as db:
         database.run(db, "create table t(x); insert into t values(randomblob(9000))")
         log: WalSync[str] = WalSync(path, lambda: None)
@@ -462,6 +467,8 @@ def test_a_log_is_written_anew_from_memory_until_the_disk_has_it(
         database.run(db, "insert into t values(randomblob(9000))")
         kept = file.read_bytes()
         disk.error = OSError(5, "Input/output error")
+        with pytest.raises(OSError):
+            log.now()
         assert not log.recover(db) and not log.recover(db)
         file.write_bytes(bytes(len(kept)))
         disk.error = OSError(28, "No space left on device")
@@ -472,7 +479,7 @@ def test_a_log_is_written_anew_from_memory_until_the_disk_has_it(
         assert log.recover(db) and file.read_bytes() == kept
         file.write_bytes(kept[:-10] + bytes(10))
         assert not log.recover(db) and "1 of" in str(log.failure)
-        file.write_bytes(kept[:16] + bytes(8) + kept[24:])  # a log of other salts
+        file.write_bytes(another.read_bytes())
         frames = WalIndex(path).committed()[0]
         assert not log.recover(db) and f"{frames} of {frames} pages" in str(log.failure)
         file.write_bytes(kept)
