@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from avmfs import paths
 from avmfs.access import Access, Key, Person, Policy, Principal, Quota, Rule, Scope
 from avmfs.errors import Denied, NotFound
-from avmfs.store.rows.scopes import Visible
+from avmfs.store.rows.scopes import Scopes, Visible
 from avmfs.store.tx.memo import WriterMemo
-from avmfs.trust import Origin
+from avmfs.trust import QUARANTINED, Origin
 
 CONFIGURED = """
 permissions: [{pattern: "/memory/x/*", access: ro, agents: [bob], groups: [desk]}, {pattern: "/*", access: none}]
@@ -217,6 +217,59 @@ def test_what_stands_aside_is_searched_where_that_is_asked_for() -> None:
         ({4}, "[4]"),
     ]
     assert alice.trash_json == "[3]" and alice.told_json == alice.json == "[1,2,3,4]"
+
+
+def test_what_is_live_is_written_by_its_source_alone_and_has_no_past() -> None:
+    scopes = {1: Scope(Access.WRITE), 2: Scope(Access.READ, live=True), 3: Scope(Access.WRITE, live=True)}
+    alice, operator = (Visible(who, scopes) for who in (Principal("alice"), Principal("x", operator=True)))
+    for who in (alice, operator):
+        assert [number for number in scopes if who.writable(number)] == [1]
+        assert [number for number in scopes if who.shown_writable(number)] == [1, 3], "no source takes the other"
+        assert [number for number in scopes if who.live(number)] == [2, 3]
+        assert who.remembered.ids == {1} and who.remembered.who == who.who
+        assert who.remembered.remembered is who.remembered
+
+
+def test_what_is_not_to_be_trusted_is_marked_and_what_is_held_is_told_to_nobody() -> None:
+    web, held = Origin(("tool", "web")), Origin(("imported",))
+    scopes = {
+        1: Scope(Access.READ),
+        2: Scope(Access.READ, origin=web, trust="mark"),
+        3: Scope(Access.READ, origin=held, trust="quarantine"),
+        4: Scope(Access.READ, origin=held),
+        5: Scope(Access.READ, origin=held, trust="quarantine", aside="index"),
+    }
+    alice = Visible(Principal("alice"), scopes)
+    assert alice.ids == {1, 2, 3, 4, 5} and alice.held == {3, 5} and alice.told_json == "[1,2,4]"
+    assert [alice.searched(place)[0] for place in ("", "archive", "index")] == [{1, 2, 4}, {1, 2, 4}, set()]
+    assert [alice.untrusted(number) for number in (1, 2, 4)] == ["", "tool,web", ""]
+    assert [alice.quoted(number, "said") for number in (1, 2, 3, 4)] == [
+        *("said", "(untrusted: tool,web) said", QUARANTINED, "said")
+    ]
+    assert (alice.origin(2), alice.trust(3), alice.trust(1)) == (web, "quarantine", "allow")
+
+
+def test_scopes_are_those_of_the_table_whoever_has_interned_them() -> None:
+    db = apsw.Connection(":memory:")
+    db.execute("create table scope(id integer primary key, spec text not null unique)")
+    db.execute("create table sole(scope integer primary key, agent text not null)")
+    bob, shared = Principal("bob"), Scope(Access.WRITE)
+    own = Scope(Access.NONE, (("bob", Access.WRITE),), owner="bob")
+    mine, other = Scopes(), Scopes()
+    assert (mine.visible(db, bob).ids, other.visible(db, bob).ids, mine.highest) == (set(), set(), 0)
+    first, second = (mine.intern(db, each) for each in (shared, own))
+    assert mine.intern(db, own) == second and mine.interned == 2 and mine.highest == second
+    assert db.execute("select scope, agent from sole").fetchall() == [(second, "bob")]
+    assert other.of(db, first) == shared and other.intern(db, own) == second and other.interned == 0
+    assert other.visible(db, bob).ids == {first, second} and other.visible(db, Principal("eve")).ids == {first}
+    seen = mine.visible(db, bob)
+    third = other.intern(db, Scope(Access.READ))
+    assert mine.visible_as_loaded(bob) is seen and mine.visible(db, bob).ids == {first, second, third}
+    db.execute("delete from scope where id > ?", (first,))  # a rollback
+    for each in (mine, other):
+        each.forget()
+        assert each.visible(db, bob).ids == {first} and each.highest == first
+    assert mine.intern(db, own) == other.intern(db, own) == second
 
 
 @pytest.mark.parametrize("word", ["", "RW", "w", "read"])
