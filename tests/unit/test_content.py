@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import apsw
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from avmfs.errors import StoreFailed, TooBig
 from avmfs.store.rows import content
 from avmfs.store.rows.content import Edit
+from avmfs.store.rows.content import _whole as whole
 from avmfs.store.schema import database, tables
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT
 
@@ -73,6 +74,7 @@ def db() -> Iterator[apsw.Connection]:
 
 
 @given(st.lists(st.tuples(st.lists(LARGE, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6))
+@example([([("w", 0, bytes(INLINE_LIMIT + 1))], False), ([("t", INLINE_LIMIT)], False)])
 @settings(max_examples=120, deadline=None)
 def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
     db: apsw.Connection, steps: list[tuple[list[Edit], bool]]
@@ -91,6 +93,7 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
                 after = content.append(db, 99, after, piece)
             else:
                 after = content.apply(db, 99, after, edits)
+                assert after.extents == (after.size > INLINE_LIMIT)
             db.execute("update node set body = ? where id = 99", (after.body,))
             model, size, extents = applied(model, edits), after.size, after.extents
             assert after.inline in (model, None)
@@ -125,10 +128,38 @@ def test_small_pieces_are_folded_before_they_are_many_or_large(db: apsw.Connecti
             db.execute("rollback")
 
 
-def test_of_a_file_written_anew_all_that_is_written_stays(db: apsw.Connection) -> None:
-    edits: list[Edit] = [("t", 0), ("w", 0, b"hello"), ("w", 0, b"J")]
-    assert content.apply(db, 99, content.Applied(3, b"old"), edits).inline == b"Jello"
+@given(st.binary(max_size=9), st.lists(st.one_of(SMALL, st.just(("t", 0))), min_size=1, max_size=3))
+@example(b"old", [("t", 0), ("w", 0, b"hello"), ("w", 0, b"J")])
+@example(b"old", [("w", 0, b"J")])
+@example(b"old", [("t", 1), ("w", 0, b"J")])
+@settings(max_examples=100, deadline=None)
+def test_small_contents_follow_the_model(db: apsw.Connection, data: bytes, edits: list[Edit]) -> None:
+    assert content.apply(db, 99, content.Applied(len(data), data), edits).inline == applied(data, edits)
     db.execute("delete from body")
+
+
+def test_what_is_written_whole_is_stored_as_it_comes() -> None:
+    for size, data in ((0, b"x" * INLINE_LIMIT), (5, b"x")):
+        edits: list[Edit] = [("t", 0), ("w", 0, data)]
+        assert whole(size, edits if size else edits[1:]) == data
+    rest: list[list[Edit]] = [[("w", 0, bytes(INLINE_LIMIT + 1))], [("w", 1, b"x")], [("t", 5)], [("t", 0)], []]
+    assert [whole(0, edits) for edits in rest] == [None] * len(rest) and whole(5, [("w", 0, b"x")]) is None
+
+
+def test_a_small_piece_at_the_end_of_a_file_that_is_not_small_is_an_append() -> None:
+    size = content.TAIL_FROM
+    for data in (b"x", bytes(content.TAIL_PIECE - 1)):
+        assert content.small_append(size, [("w", size, data)]) == data
+    others: list[list[Edit]] = [
+        [("w", size, b"")],
+        [("w", size, bytes(content.TAIL_PIECE))],
+        [("w", size - 1, b"x")],
+        [("w", size, b"x"), ("w", size + 1, b"x")],
+        [("t", size)],
+        [],
+    ]
+    assert [content.small_append(size, edits) for edits in others] == [None] * len(others)
+    assert content.small_append(size - 1, [("w", size - 1, b"x")]) is None
 
 
 def test_a_piece_that_is_gone_is_an_error_that_names_the_file(db: apsw.Connection) -> None:

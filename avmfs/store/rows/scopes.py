@@ -145,7 +145,7 @@ class Scopes:
 
     def visible(self, db: apsw.Connection, who: Principal) -> Visible:
         """What ``who`` may see, including scopes that other processes interned."""
-        if (db.execute("select max(id) from scope").get or 0) != self._highest:
+        if db.execute("select max(id) from scope").get != self._highest:
             self.load(db)
         return self.visible_as_loaded(who)
 
