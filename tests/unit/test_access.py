@@ -195,7 +195,7 @@ def test_visible_tells_invisible_from_read_only() -> None:
         Visible(who, scopes) for who in (Principal("alice"), Principal("bob"), Principal("x", operator=True))
     )
     assert (alice.ids, bob.ids, operator.ids) == ({1, 2}, {1, 2, 3, 4}, {1, 2, 3, 4})
-    assert alice.json == "[1,2]" and alice.highest == 4 and 3 not in alice and 99 not in alice
+    assert alice.json == "[1,2]" and alice.highest == 4 and 1 in alice and 3 not in alice and 99 not in alice
     alice.require(1)
     with pytest.raises(Denied):
         alice.require(2)
@@ -203,7 +203,8 @@ def test_visible_tells_invisible_from_read_only() -> None:
         with pytest.raises(NotFound):
             alice.require(number)
     assert bob.writable(3) and not bob.writable(4) and operator.writable(4) and not alice.writable(99)
-    assert Visible(Principal("alice"), {}).json == "[]"
+    nothing = Visible(Principal("alice"), {})
+    assert (nothing.json, nothing.highest) == ("[]", 0)
 
 
 def test_what_stands_aside_is_searched_where_that_is_asked_for() -> None:
@@ -221,12 +222,13 @@ def test_what_stands_aside_is_searched_where_that_is_asked_for() -> None:
 
 def test_what_is_live_is_written_by_its_source_alone_and_has_no_past() -> None:
     scopes = {1: Scope(Access.WRITE), 2: Scope(Access.READ, live=True), 3: Scope(Access.WRITE, live=True)}
+    scopes[4] = Scope(Access.READ)
     alice, operator = (Visible(who, scopes) for who in (Principal("alice"), Principal("x", operator=True)))
-    for who in (alice, operator):
-        assert [number for number in scopes if who.writable(number)] == [1]
-        assert [number for number in scopes if who.shown_writable(number)] == [1, 3], "no source takes the other"
+    for who, more in ((alice, []), (operator, [4])):
+        assert [number for number in scopes if who.writable(number)] == [1, *more]
+        assert [number for number in scopes if who.shown_writable(number)] == [1, 3, *more], "no source takes 2"
         assert [number for number in scopes if who.live(number)] == [2, 3]
-        assert who.remembered.ids == {1} and who.remembered.who == who.who
+        assert who.remembered.ids == {1, 4} and who.remembered.who == who.who
         assert who.remembered.remembered is who.remembered
 
 
