@@ -259,11 +259,13 @@ def test_scopes_are_those_of_the_table_whoever_has_interned_them() -> None:
     own = Scope(Access.NONE, (("bob", Access.WRITE),), owner="bob")
     mine, other = Scopes(), Scopes()
     assert (mine.visible(db, bob).ids, other.visible(db, bob).ids, mine.highest) == (set(), set(), 0)
-    first, second = (mine.intern(db, each) for each in (shared, own))
+    first = mine.intern(db, shared)
+    assert Scopes().of(db, first) == shared and other.visible(db, bob).ids == {first}
+    second = mine.intern(db, own)
     assert mine.intern(db, own) == second and mine.interned == 2 and mine.highest == second
     assert db.execute("select scope, agent from sole").fetchall() == [(second, "bob")]
-    assert other.of(db, first) == shared and other.intern(db, own) == second and other.interned == 0
-    assert other.visible(db, bob).ids == {first, second} and other.visible(db, Principal("eve")).ids == {first}
+    assert other.visible(db, bob).ids == {first, second} and other.intern(db, own) == second and other.interned == 0
+    assert other.visible(db, Principal("eve")).ids == {first}
     seen = mine.visible(db, bob)
     third = other.intern(db, Scope(Access.READ))
     assert mine.visible_as_loaded(bob) is seen and mine.visible(db, bob).ids == {first, second, third}
