@@ -16,7 +16,7 @@ from avmfs.access import Access, Key, Person, Policy, Principal, Quota, Rule, Sc
 from avmfs.errors import Denied, NotFound
 from avmfs.store.rows.scopes import Scopes, Visible
 from avmfs.store.tx.memo import WriterMemo
-from avmfs.trust import QUARANTINED, Origin
+from avmfs.trust import QUARANTINED, Origin, Trusted
 
 CONFIGURED = """
 permissions: [{pattern: "/memory/x/*", access: ro, agents: [bob], groups: [desk]}, {pattern: "/*", access: none}]
@@ -269,11 +269,13 @@ def test_scopes_are_those_of_the_table_whoever_has_interned_them() -> None:
     seen = mine.visible(db, bob)
     third = other.intern(db, Scope(Access.READ))
     assert mine.visible_as_loaded(bob) is seen and mine.visible(db, bob).ids == {first, second, third}
+    assert mine.visible(db, Principal("eve")).ids == {first, third}
     db.execute("delete from scope where id > ?", (first,))  # a rollback
     for each in (mine, other):
         each.forget()
         assert each.visible(db, bob).ids == {first} and each.highest == first
-    assert mine.intern(db, own) == other.intern(db, own) == second
+    assert mine.intern(db, Scope(Access.READ)) == second and mine.intern(db, own) == third
+    assert mine.visible(db, Principal("eve")).ids == other.visible(db, Principal("eve")).ids == {first, second}
 
 
 @pytest.mark.parametrize("word", ["", "RW", "w", "read"])
@@ -389,4 +391,35 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
     assert policy.people == {"alice": Person(("desk",), ("write",), Quota(1, 2, 3, 4))}
     told = Policy.from_plain(policy.plain)
     assert (told.rules, told.default, told.people) == (policy.rules, policy.default, policy.people)
-    assert told.digest == policy.digest
+    assert told.digest == policy.digest and policy.joined({}) is policy
+    more = policy.joined({"alice": Person(), "carol": Person(("desk",), ("search_all",))})
+    assert (more.rules, more.default, more.live, more.trust) == (
+        policy.rules,
+        policy.default,
+        policy.live,
+        policy.trust,
+    )
+    assert more.people == policy.people | {"carol": Person(("desk",), ("search_all",))}
+    assert more.digest != policy.digest and more.groups() == {"desk"}
+    assert more.person("carol").groups == ("desk",) and more.person("eve") == Person()
+    for who, capability in (
+        (Principal("carol"), "search_all"),
+        (Principal("x", True), "sudo"),
+        (Principal("eve"), "write"),
+    ):
+        more.require(who, capability)
+    for who, capability in ((Principal("carol"), "write"), (Principal("eve"), "sudo")):
+        with pytest.raises(Denied, match=capability):
+            more.require(who, capability)
+    assert policy.quotas and not Policy().quotas
+
+
+def test_a_policy_is_read_as_it_was_written_and_as_earlier_versions_wrote_it() -> None:
+    rules = (Trusted("tool", "/memory/*", "quarantine"),)
+    policy = Policy(default=Access.READ, live=[("/live/a", True, "web"), ("/live/b", False, "live")], trusted=rules)
+    told = Policy.from_plain(policy.plain)
+    assert (told.live, told.trust, told.default, told.digest) == (policy.live, rules, Access.READ, policy.digest)
+    assert len({each.digest for each in (policy, Policy(), Policy(live=policy.live), Policy(trusted=rules))}) == 4
+    old = Policy.from_plain('{"rules": [], "default": "rw", "people": {}, "live": [["/live/a", true]]}')
+    assert old.live == (("/live/a", True, "live"),) and old.trust == () and old.default is Access.WRITE
+    assert Policy.from_plain('{"rules": [], "default": "none", "people": {}}').live == ()
