@@ -21,6 +21,9 @@ from avmfs.trust import QUARANTINED, Origin, Trusted
 CONFIGURED = """
 permissions: [{pattern: "/memory/x/*", access: ro, agents: [bob], groups: [desk]}, {pattern: "/*", access: none}]
 default_access: ro
+providers:
+- {pattern: /live/a, handler: http, config: {url: "https://example.com"}}
+- {pattern: /live/b, handler: script, config: {command: uptime}, writable: true}
 agents: {alice: {groups: [desk], capabilities: [write], quota: {nodes: 1, bytes: 2, history_bytes: 3, unread: 4}}}
 """
 NAMES = ["alice", "bob", "carol", "a.b_c-d"]
@@ -381,6 +384,9 @@ def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
     assert not policy.alike((b"memory", b"x"), (b"memory", b"private", b"bob", b"x"))
     for one, other in ((b"memory", b"live"), (b"live", b"memory"), (b"live", b"live")):
         assert not policy.alike((one, b"x"), (other, b"y")), "what is live depends on its name"
+    assert [policy.alike(one, other) for one in ((), (b"memory",)) for other in ((), (b"memory",))] == [
+        *(True, False, False, True)
+    ]
 
 
 def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
@@ -411,12 +417,14 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
     for who, capability in ((Principal("carol"), "write"), (Principal("eve"), "sudo")):
         with pytest.raises(Denied, match=capability):
             more.require(who, capability)
+    assert policy.live == (("/live/a", False, "web"), ("/live/b", True, "live"))
     assert policy.quotas and not Policy().quotas
 
 
 def test_a_policy_is_read_as_it_was_written_and_as_earlier_versions_wrote_it() -> None:
     rules = (Trusted("tool", "/memory/*", "quarantine"),)
     policy = Policy(default=Access.READ, live=[("/live/a", True, "web"), ("/live/b", False, "live")], trusted=rules)
+    assert [policy.uniform((top, b"x")) for top in (b"live", b"memory")] == [False, True]
     told = Policy.from_plain(policy.plain)
     assert (told.live, told.trust, told.default, told.digest) == (policy.live, rules, Access.READ, policy.digest)
     assert len({each.digest for each in (policy, Policy(), Policy(live=policy.live), Policy(trusted=rules))}) == 4

@@ -75,6 +75,7 @@ def db() -> Iterator[apsw.Connection]:
 
 @given(st.lists(st.tuples(st.lists(LARGE, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6))
 @example([([("w", 0, bytes(INLINE_LIMIT + 1))], False), ([("t", INLINE_LIMIT)], False)])
+@example([([("w", 0, b"x" * 2 * BLOCK)], False), ([("t", 3)], False), ([("t", 2 * BLOCK)], False)])
 @settings(max_examples=120, deadline=None)
 def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
     db: apsw.Connection, steps: list[tuple[list[Edit], bool]]

@@ -114,7 +114,6 @@ class Writer:
         self._applier.short = lambda: self._reserve.near
         self._applier.db.set_wal_hook(self._checkpointer.hook)
         self._applier.db.set_commit_hook(self._in_place.check)  # who ends us with what it raises has nothing committed
-        self._checkpointer.pause()
         self._checkpointer.start()
         self._log: WalSync[_Replies] = WalSync(self._applier.path, self._peers.wake)
         try:
