@@ -146,6 +146,7 @@ def test_the_digest_changes_with_what_a_scope_could() -> None:
 def test_a_scope_is_written_as_a_text_and_read_again(scope: Scope, spec: str) -> None:
     assert scope.spec == spec and Scope.parse(spec) == scope
     assert scope.taken is ("rw" in spec)
+    assert scope.of("") == min(scope.everyone, *(may for _, may in scope.agents), Access.WRITE)
 
 
 def test_a_key_allows_its_actions_in_its_areas_and_the_way_there() -> None:
@@ -384,6 +385,11 @@ def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
     assert not policy.alike((b"memory", b"x"), (b"memory", b"private", b"bob", b"x"))
     for one, other in ((b"memory", b"live"), (b"live", b"memory"), (b"live", b"live")):
         assert not policy.alike((one, b"x"), (other, b"y")), "what is live depends on its name"
+    x, y, area = (b"memory", b"x"), (b"memory", b"y"), [(1, (b"memory", b"x"))]
+    assert policy.alike((*x, b"a"), (*x, b"b"), area) and not policy.alike((*x, b"a"), (*y, b"b"), area)
+    assert not policy.alike(x, (*y, b"a"), area), "the area itself is one of them"
+    for pattern in ("/memory/x/*", "*.md", "/memory/?/f*"):
+        assert not Policy([*rules, Rule(pattern, Access.READ)]).alike(x, y)
     assert [policy.alike(one, other) for one in ((), (b"memory",)) for other in ((), (b"memory",))] == [
         *(True, False, False, True)
     ]
