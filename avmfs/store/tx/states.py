@@ -2,8 +2,8 @@
 
 Owns the writing of ``past``, ``past_version`` and ``past_said``. Triggers of the one writing connection tell of every
 node that changes, and as what it was at the beginning of the request; at its end each is written down once, in the same
-transaction, under the request's change. What is written within a second is one state, as it is one version, and so is a
-directory in which names come and go: of hundreds a second each would leave a row. Called by the applier, and by the commands for what no trigger can know: which bytes go on where. Same thread as the connection.
+transaction, under the request's change. What is written within a second is one state, as it is one version. Called by
+the applier, and by the commands for what no trigger can know: which bytes go on where. Same thread as the connection.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from typing import Any, Final
 
 import apsw
 
-from avmfs.lru import FIFO
-from avmfs.node import Kind
 from avmfs.store.rows import checksums, content, deltas, kept_versions
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.parts import Parts
 
 TOGETHER_NS: Final = 1_000_000_000
-_DIRECTORIES: Final = 4096  # whose last state is remembered
 _COLUMNS: Final = "since, parent, name, kind, mode, uid, gid, size, mtime, scope, document, expires"
 _OLD: Final = (
     ", ".join(f"{{0}}{column}" for column in _COLUMNS.split(", "))
@@ -28,13 +25,11 @@ _OLD: Final = (
     + ", iif({0}kind = 3, (select data from body where id = {0}body), null)"
 )
 _WATCHED: Final = "parent, name, kind, mode, uid, gid, size, mtime, scope, document, expires"
-_STAYS: Final = "{0}.parent, {0}.name, {0}.mode, {0}.uid, {0}.gid, {0}.scope, {0}.expires"
-_TOUCHED: Final = f"old.kind = {int(Kind.DIRECTORY)} and ({_STAYS.format('old')}) is ({_STAYS.format('new')})"
 _TRIGGERS: Final = {
     "state_ends": f"after update of {_WATCHED} on main.node when old.parent is not null"
-    f" begin select avm_was({_TOUCHED}, old.id, {_OLD.format('old.')})",
+    f" begin select avm_was(old.id, {_OLD.format('old.')})",
     "state_goes": f"after delete on main.node when old.parent is not null"
-    f" begin select avm_was(0, old.id, {_OLD.format('old.')})",
+    f" begin select avm_was(old.id, {_OLD.format('old.')})",
     "state_comes": "after insert on main.node begin select avm_came(new.id)",
 }
 _SEE: Final = f"select {_OLD.format('')} from node where id = ? and parent is not null"
@@ -94,19 +89,15 @@ class States(Triggers):
         self._was: dict[int, tuple[Any, ...]] = {}
         self._came: set[int] = set()
         self._on: set[int] = set()
-        self._changed: set[int] = set()  # of those that were: all but directories of which only the times are others
-        self._began_at: FIFO[int, tuple[int, int]] = FIFO(_DIRECTORIES)  # of a touched directory's state: seq, time
         self._ended: list[tuple[int, int, int]] = []  # document, newest version, the change noted as that of its end
         self._said: dict[tuple[int, str], str] = {}
         self.short: Callable[[], bool] = lambda: False
         self.parts: Parts | None = None  # what is known of them, from one step of trimming to the next
-        db.create_scalar_function("avm_was", self._left, 16)
+        db.create_scalar_function("avm_was", self._left, 15)
         db.create_scalar_function("avm_came", self._comes, 1)
 
-    def _left(self, touched: Any, node: Any, *was: Any) -> None:
+    def _left(self, node: Any, *was: Any) -> None:
         self._was.setdefault(node, was)
-        if not touched:
-            self._changed.add(node)
 
     def _comes(self, *told: Any) -> None:
         self._came.add(told[0])
@@ -116,11 +107,10 @@ class States(Triggers):
         self._was.clear()
         self._came.clear()
         self._on.clear()
-        self._changed.clear()
         self._ended.clear()
         self._said.clear()
 
-    def settle(self, do: Callable[..., object], seq: int | None, now: int) -> None:
+    def settle(self, do: Callable[..., object], seq: int | None) -> None:
         """Write down what ended with this request, whose last change is ``seq`` (None: it noted none)."""
         if not (self._was or self._came or self._said):
             return
@@ -129,11 +119,6 @@ class States(Triggers):
         for node, was in self._was.items():
             if node in self._came or node in self._on:
                 continue
-            if node not in self._changed:
-                since, at = self._began_at.get(node, (0, None))
-                if since == was[0] and self._recent(since, at, now):
-                    continue
-                self._began_at.put(node, (seq, now))
             if was[0] < seq:
                 do(_PAST, (seq, node, *was))
             do("update node set since = ? where id = ?", (seq, node))
@@ -161,7 +146,7 @@ class States(Triggers):
         """It is about to lose what a trigger would look for."""
         row: Any = self._db.execute(_SEE, (node,)).fetchone()
         if row is not None:
-            self._left(0, node, *row)
+            self._left(node, *row)
 
     def goes_on(self, node: int, now: int) -> None:
         """What has been written is of the state that began a moment ago, and not another one."""

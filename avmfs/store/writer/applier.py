@@ -104,7 +104,7 @@ class Applier:
                     self.admit(command, arguments)
                 reply = commands.run(tx, command, arguments)
                 if tx.states is not None:
-                    tx.states.settle(self.do, tx.rows[-1][0] if tx.rows else None, tx.now)
+                    tx.states.settle(self.do, tx.rows[-1][0] if tx.rows else None)
                 self._charges.settle(tx)
                 audit_rows.told(tx, command, self.db.total_changes() != changes)
                 if record is not None:
