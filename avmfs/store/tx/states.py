@@ -96,8 +96,8 @@ class States(Triggers):
         db.create_scalar_function("avm_was", self._left, 15)
         db.create_scalar_function("avm_came", self._comes, 1)
 
-    def _left(self, node: Any, *was: Any) -> None:
-        self._was.setdefault(node, was)
+    def _left(self, *told: Any) -> None:
+        self._was.setdefault(told[0], told[1:])
 
     def _comes(self, *told: Any) -> None:
         self._came.add(told[0])
