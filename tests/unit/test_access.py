@@ -333,3 +333,10 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
     told = Policy.from_plain(policy.plain)
     assert (told.rules, told.default, told.people) == (policy.rules, policy.default, policy.people)
     assert told.digest == policy.digest
+
+
+def test_nobody_who_is_called_as_everyone_is_in_a_text_gets_anything_by_a_rule() -> None:
+    """No agent can be called so (the configuration says it); a policy that says it all the same opens nothing."""
+    scope = Policy.from_words([("/memory/*", "rw", ("*", "bob"))], "none").scope((b"memory", b"f"))
+    assert (scope.everyone, dict(scope.agents)) == (Access.NONE, {"bob": Access.WRITE})
+    assert Scope.parse(scope.spec) == scope
