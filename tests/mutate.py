@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[str, str, str]] = {
         "store/commands/versions",
         "contract/test_store_documents.py contract/test_store_content.py contract/test_applier.py",
         "contract/test_known_hits.py contract/test_store_search.py contract/test_store_veils.py contract/test_events.py"
-        f" unit/test_discovery.py unit/test_views_history.py {_GENERAL}",
+        f" contract/test_store_past.py unit/test_discovery.py unit/test_views_history.py {_GENERAL}",
     ),
     "mail": (
         "store/commands/messages store/queries/mail store/rows/mail_limits",
@@ -172,7 +172,7 @@ def _nodes(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
             where = f"{where}.{name}".lstrip(".")
         case ast.AnnAssign(value=value):
             children = [value] if value is not None else []
-        case ast.Assert() | ast.Raise() | ast.JoinedStr():
+        case ast.Assert() | ast.Raise() | ast.JoinedStr() | ast.keyword(arg="strict"):  # of zip: as an assertion
             children = []
     if where or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         yield where or "(module)", node

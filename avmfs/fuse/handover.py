@@ -22,6 +22,7 @@ import select
 import struct
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
 from typing import Protocol
 
 from avmfs import handover as memory_kept
@@ -108,6 +109,7 @@ class Handover:
         self._last_write: dict[int, int] = {}  # handle -> unique
         self._marks: dict[int, dict[int, bytes]] = {}
         self._listings: dict[int, int] = {}
+        self._asked = 0  # how often questions have changed
         self.handles: dict[int, Handle] = {}
         tree.opened.keep = self
         origin = kept.fact(_ORIGIN)
@@ -167,10 +169,10 @@ class Handover:
 
     def asked(self) -> None:
         """Questions have changed."""
-        with self._tree.memory.mutex:
-            questions = dict(self._tree.memory.questions)
-        self._log.drop(b"q")
-        self._log.add(b"q", wire.pack(questions))
+        with self._tree.memory.mutex:  # who was asked last notes last
+            self._asked += 1
+            self._log.add(_questions_key(self._asked), wire.pack([self._asked, self._tree.memory.questions]))
+            self._log.drop(_questions_key(self._asked - 1))  # afterwards: one of the two is there at any time
 
     def _note(self, state: int, node: int, identity: int, unique: int, *record: bytes) -> int:
         row = self._rows.take()
@@ -255,8 +257,11 @@ class Handover:
                 self._restore_edits(node)
         # Of other nodes the edits were committed and let go of: what is committed next is something else.
         self._tree.memory.store.settle(COMMIT, edited)
-        for value in self._log.values(b"q"):
-            self._tree.memory.questions.update(wire.unpack(value))
+        left = [wire.unpack(value) for turn in (0, 1) for value in self._log.values(_questions_key(turn))]
+        if left:
+            self._asked, questions = max(left, key=itemgetter(0))
+            self._log.drop(_questions_key(self._asked - 1))
+            self._tree.memory.questions.update(questions)
 
     def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
         if state & 0xFF == _FILE:
@@ -332,6 +337,10 @@ def _edits_key(node: int) -> bytes:
 
 def _handle_key(fh: int) -> bytes:
     return b"h" + fh.to_bytes(8, "big")
+
+
+def _questions_key(turn: int) -> bytes:
+    return b"q%d" % (turn % 2)
 
 
 def _node_key(number: int) -> bytes:

@@ -413,8 +413,8 @@ def _base(places: Sequence[bytes], counter: TokenCounter) -> bytes:
         return places[0]
     below = Counter(place[: end.start()] for place in places for end in _PART_END.finditer(place))
     saved = {base: (count - 1) * counter.count(f" {paths.printable(base)}") for base, count in below.items()}
-    best = max(saved, key=lambda base: (saved[base], base), default=b"")
-    return best if saved.get(best, 0) >= WORTH else b""
+    worth = (base for base, tokens in saved.items() if tokens >= WORTH)
+    return max(worth, key=lambda base: (saved[base], base), default=b"")
 
 
 def _header(group: _Group) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
+from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale, StoreFailed
 from avmfs.store.commands import indexing, versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
@@ -184,6 +185,51 @@ def test_a_failed_transaction_leaves_nothing_queued(applier: Applier) -> None:
     assert one(applier, "select document from lexical_queue") == document(applier, "f")
 
 
+def test_where_room_is_short_the_past_keeps_nothing_of_what_ends(path: Path) -> None:
+    applier = Applier(path, Policy(), IndexRules(past_days=30), orphans=False, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    applier.alone(ALICE, "enroll", {})
+    for name, short in (("one", False), ("two", True)):
+        write(applier, name)
+        applier.short = functools.partial(bool, short)
+        applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": name.encode()})
+        assert one(applier, "select count(*) from past_version") == 1, name
+    applier.close()
+
+
+def test_a_version_is_sealed_by_more_than_a_second_of_idleness(path: Path) -> None:
+    now = [time.time_ns()]
+    applier = opened(path, lambda: now[0])
+    node = write(applier, "f")["node"]
+    numbers = []
+    for idle in (0, versions.AMEND_WITHIN_NS, versions.AMEND_WITHIN_NS + 1):
+        now[0] += idle
+        edit = {"node": node, "handle": 7, "edits": [["w", 0, b"x"]]}
+        numbers.append(applier.alone(ALICE, "commit", edit)["version"])
+    assert numbers == [2, 2, 3]
+    applier.close()
+
+
+def test_no_more_versions_are_kept_than_are_to_be(path: Path) -> None:
+    rules = IndexRules(versions=1)
+    most = rules.versions_kept(1)  # always a few
+    applier = Applier(path, Policy(), rules, orphans=False, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    for number in range(1, most + 4):
+        write(applier, "f", b"%d" % number)
+        kept = [row[0] for row in applier.db.execute("select number from version order by number")]
+        assert kept == [*range(max(1, number + 1 - most), number + 1)]
+    applier.close()
+
+
+def test_a_version_that_is_damaged_is_not_stated_anew_as_if_it_were_whole(applier: Applier) -> None:
+    node = write(applier, "f", b"the zebra crossed the river at noon, and then slept until it was dark")["node"]
+    applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 4, b"Z"]]})
+    applier.db.execute("update version set crc = crc + 1 where number = 1")
+    with pytest.raises(StoreFailed, match="not those that were written"):
+        applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 5, b"E"]]})
+
+
 def test_a_name_left_for_a_backup_is_known_to_the_next_writer(path: Path) -> None:
     """What an editor renamed away just before the writer was killed is found by the one that replaces it."""
     now = time.time_ns()
@@ -311,6 +357,23 @@ def test_a_directory_is_remembered_as_it_is_now(applier: Applier) -> None:
     applier.alone(ALICE, "rmdir", {"parent": space, "name": b"d"})
     with pytest.raises(NotFound):
         applier.alone(ALICE, "create", inside)
+
+
+def test_what_is_remembered_ends_where_another_process_may_have_written(path: Path) -> None:
+    one_process, other = (
+        Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=True) for _ in range(2)
+    )
+    for applier in (one_process, other):
+        applier.alone(OPERATOR, "settle", {})
+        applier.alone(ALICE, "enroll", {})
+    made = one_process.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    one_process.alone(ALICE, "create", {**create("f"), "parent": made})
+    space = one(other, "select id from node where parent = ? and name = ?", PRIVATE, b"alice")
+    other.alone(ALICE, "rename", {"parent": MEMORY, "name": b"d", "new_parent": space, "new_name": b"d"})
+    one_process.alone(ALICE, "create", {**create("g"), "parent": made})
+    for applier in (one_process, other):
+        applier.close()
+    assert faults(path, Policy()) == []
 
 
 def test_a_directory_that_was_never_made_is_not_remembered(applier: Applier) -> None:

@@ -17,15 +17,16 @@ from typing import Any
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import StoreFailed
+from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed
 from avmfs.store.client.client import WriterClient
 from avmfs.store.commands.aside import YOUNG_NS
+from avmfs.store.files.displaced import Displaced
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.tx.transaction import IndexRules
-from avmfs.store.writer import checkpoint, loop, wal_sync
+from avmfs.store.writer import checkpoint, loop, rewriting, wal_sync
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.loop import RECENT, Writer
@@ -378,7 +379,7 @@ def test_a_success_that_was_lost_with_its_transaction_is_not_repeated(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The resent request is applied again: its first reply told of what never came to be."""
-    lane = running.client._lane(b"c" * 16, 0)
+    lane = running.client._lane(b"c" * 16)
     commit, failures = running.applier.commit, [StoreFailed("disk I/O error")]
 
     def commits() -> None:
@@ -401,9 +402,9 @@ def test_a_sync_that_failed_beside_the_loop_is_never_forgotten(tmp_path: Path, d
     database.prepare(tmp_path / "avm.db")
     with contextlib.closing(database.connect(tmp_path / "avm.db", writable=True)) as db:
         database.run(db, "create table t(x); insert into t values(1)")  # so that there is a log
-        told = threading.Semaphore(0)
+        told, before = threading.Semaphore(0), logs_open()
         log: WalSync[str] = WalSync(tmp_path / "avm.db", told.release)
-        assert log.recover(db)
+        assert log.recover(db) and logs_open() > before
         log.after("before")
         assert told.acquire(timeout=LIMIT_S) and log.done() == [("before", True)] and log.idle
         disk.error = OSError(5, "Input/output error")
@@ -418,6 +419,92 @@ def test_a_sync_that_failed_beside_the_loop_is_never_forgotten(tmp_path: Path, d
         assert log.recover(db)
         log.now()
         log.close()
+        assert logs_open() == before
+
+
+def logs_open() -> int:
+    """Descriptors of logs in this process."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the list itself
+            found += os.readlink(f"/proc/self/fd/{descriptor}").endswith("-wal")
+    return found
+
+
+def test_of_a_log_without_commits_nothing_is_left(tmp_path: Path) -> None:
+    database.prepare(tmp_path / "avm.db")
+    with contextlib.closing(database.connect(tmp_path / "avm.db", writable=True)) as db:
+        database.run(db, "create table t(x); pragma wal_checkpoint(truncate)")
+        log_path = tmp_path / "avm.db-wal"
+        log_path.write_bytes(b"of before" * 1000)
+        log: WalSync[str] = WalSync(tmp_path / "avm.db", lambda: None)
+        assert log.recover(db)
+        log.close()
+        assert log_path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["in the loop", "in the thread"])
+def test_what_went_into_a_log_that_has_no_name_any_more_is_not_promised(
+    running: Running, disk: Disk, several: bool
+) -> None:
+    """Nobody else finds it, and it is lost with the last process that has it open."""
+    if several:
+        asked_by_two(running)
+    else:
+        for _ in range(RECENT):
+            running.ask("enroll").result(LIMIT_S)
+    disk.open.clear()
+    promised = running.ask("mkdir", parent=MEMORY, name=b"d", mode=0o755)
+    assert not answered(promised)
+    Path(f"{running.applier.path}-wal").unlink()
+    disk.open.set()
+    running.thread.join(LIMIT_S / 4)
+    assert isinstance(running.raised, Displaced)
+    running.writer._peers.close()  # as its end does for a process
+    with pytest.raises(Busy):
+        promised.result(LIMIT_S)
+
+
+def test_who_calls_the_loop_waits_for_nobody_to_ask(running: Running) -> None:
+    running.ask("sync").result(LIMIT_S)
+    assert waits_without_limit(running)
+    called = threading.Event()
+    running.writer.call(called.set)
+    assert called.wait(LIMIT_S / 4)
+
+
+def test_the_file_is_written_anew_where_that_is_due_and_not_again_at_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written, rewrite = [0], rewriting.rewrite
+    due, failure = [False], list[AvmError]()
+
+    def counted(path: Path) -> None:
+        if failure:
+            raise failure.pop()
+        rewrite(path)
+        written[0] += 1
+
+    monkeypatch.setattr(loop, "REWRITES", 1e9)
+    monkeypatch.setattr(rewriting, "due", lambda db: due[0])
+    monkeypatch.setattr(rewriting, "rewrite", counted)
+    running.create("f").result(LIMIT_S)
+    for is_due, again, count in (
+        *((False, False, 0), (True, False, 1), (True, False, 1)),
+        *((False, True, 1), (True, True, 2)),
+    ):
+        due[0] = is_due
+        if again:
+            running.writer._rewritable = 0.0
+        running.ask("wipe").result(LIMIT_S)
+        assert written == [count]
+    for failed in (Busy("a reader"), NoSpace("a page")):
+        running.ask("enroll").result(LIMIT_S)  # it has noted when it was done
+        running.writer._rewritable, failure[:] = 0.0, [failed]
+        with pytest.raises(type(failed), match=failed.reason):
+            running.ask("wipe").result(LIMIT_S)
+        assert ("not written anew" in caplog.text) is isinstance(failed, NoSpace)
+    assert running.create("g").result(LIMIT_S)["new"] and written == [2]
 
 
 def test_a_disk_that_fails_beside_the_loop_is_told_to_all_who_wait(running: Running, disk: Disk) -> None:
@@ -449,7 +536,7 @@ def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
     threads: list[str] = []
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: threads.append(threading.current_thread().name))
     client = running.client
-    appends, syncs = client._lane(b"a" * 16, 0), client._lane(b"b" * 16, 0)
+    appends, syncs = client._lane(b"a" * 16), client._lane(b"b" * 16)
     node = running.create("f").result(LIMIT_S)["node"]
     for _ in range(12):
         appends.call(["alice", False, "append", {"node": node, "handle": 1, "data": b"x"}])

@@ -162,6 +162,7 @@ def test_commands_that_may_be_left_out_are_not_counted(writer: WriterProcess) ->
     first = process(writer, memory)
     begin(first, REQUEST, 1)
     first.submit(ALICE, "enroll", {})
+    assert not list(handover.reopen(memory.tables, memory.log_file).lanes.used()), "nor noted"
     made = create(first, "a")
     second = process(writer, memory)
     with second.once(REQUEST, 1):

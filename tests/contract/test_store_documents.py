@@ -208,6 +208,28 @@ def test_an_editor_that_keeps_its_backup_continues_the_document_every_time(world
         still_known(world, "/memory/f", before, texts)
 
 
+def test_what_was_saved_stays_where_an_editor_begins_twice_before_it_writes(world: World) -> None:
+    before = known(world, "/memory/f")
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.create(ALICE, "/memory/f")
+    world.rename(ALICE, "/memory/f", "/memory/f.bak")
+    world.create(ALICE, "/memory/f")
+    still_known(world, "/memory/f", before, [])
+    world.edit(ALICE, "/memory/f", ["w", 0, b"third"], handle=5)
+    still_known(world, "/memory/f", before, [b"third"])
+
+
+def test_of_two_that_were_renamed_away_from_a_name_the_later_one_comes_back(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"alice's")
+    world.share(ALICE, "/memory/f", "alice")
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.write(BOB, "/memory/f", b"bob's")
+    document = world.document(BOB, "/memory/f")
+    world.rename(BOB, "/memory/f", "/memory/f.bak")
+    world.create(ALICE, "/memory/f")
+    assert world.document(ALICE, "/memory/f").id == document.id
+
+
 def test_sed_with_a_backup_suffix_continues_the_document(world: World) -> None:
     before = known(world, "/memory/f")
     texts = []
@@ -257,11 +279,13 @@ def test_one_handle_within_a_second_is_one_version(world: World) -> None:
     assert world.edit(ALICE, "/memory/f", ["w", 2, b"Z"], handle=7)["version"] == 4, "and the first one again"
     assert world.edit(ALICE, "/memory/f", ["w", 3, b"W"])["version"] == 5, "without a handle: always a new one"
     assert world.edit(ALICE, "/memory/f", ["w", 3, b"W"])["version"] == 6
+    assert world.edit(BOB, "/memory/f", ["w", 4, b"U"], handle=9)["version"] == 7
+    assert world.edit(BOB, "/memory/f", ["w", 5, b"V"], handle=9)["version"] == 7, "whoever has made the file"
     assert world.history(BOB, "/memory/f")[0] == b"abc" * 5
-    world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"1")
-    assert world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"2") == {
+    world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=10, data=b"1")
+    assert world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=10, data=b"2") == {
         "size": 17,
-        "version": 7,
+        "version": 8,
         "seq": world.newest_seq(),
         "offset": 16,
     }

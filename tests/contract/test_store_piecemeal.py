@@ -136,11 +136,11 @@ def test_a_request_that_was_answered_is_not_done_in_parts_again(emptied: WriterP
     store = emptied.attach("*", patience_s=200)
     node, data = made(store, b"f"), random.Random(5).randbytes(3 * MB)
     client = cast(WriterClient, store._submitter)
-    lane = client._lane(b"r" * 16, 0)
+    lane = client._lane(b"r" * 16)
     request = ["alice", False, "commit", {"node": node, "handle": 1, "edits": [["w", 0, data]]}]
     first = lane.call(request)
     store.submit(ALICE, "commit", node=node, handle=2, edits=[["w", 0, b"newer"]])
-    again = client._lane(b"r" * 16, 0)
+    again = client._lane(b"r" * 16)
     assert again.call(request) == first, "the same client and number"
     with store.reading(ALICE) as reader:
         assert reader.read(node, 0, 5) == b"newer"

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avmfs import paths
-from avmfs.access import Access, Person, Policy, Principal, Quota, Rule, Scope
+from avmfs.access import Access, Key, Person, Policy, Principal, Quota, Rule, Scope
 from avmfs.errors import Denied, NotFound
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.tx.memo import WriterMemo
+from avmfs.trust import Origin
 
 CONFIGURED = """
 permissions: [{pattern: "/memory/x/*", access: ro, agents: [bob], groups: [desk]}, {pattern: "/*", access: none}]
@@ -126,6 +127,63 @@ def test_the_digest_changes_with_what_a_scope_could() -> None:
     assert len(digests) == 5 and Policy.from_words(rules, "rw").digest in digests
 
 
+@pytest.mark.parametrize(
+    ("scope", "spec"),
+    [
+        (Scope(Access.READ), "*=ro"),
+        (Scope(Access.NONE, (("bob", Access.WRITE),), owner="bob"), "*=none;bob=rw"),
+        (Scope(Access.NONE, (("bob", Access.READ),)), "*=none;bob=ro;!"),
+        (Scope(Access.NONE, (("al", Access.READ), ("bob", Access.READ)), owner="bob"), "*=none;al=ro;bob=ro;!bob"),
+        (Scope(Access.WRITE, inside=frozenset({12, 3}), leads=frozenset({20, 4})), "*=rw;@3;@12;^4;^20"),
+        (Scope(Access.READ, aside="trash", live=True), "*=ro;~trash;+"),
+        (Scope(Access.WRITE, origin=Origin(("tool", "web")), trust="mark"), "*=rw;#tool,web:mark"),
+        (Scope(Access.WRITE, origin=Origin(("web",), True), trust="quarantine"), "*=rw;#web!:quarantine"),
+    ],
+)
+def test_a_scope_is_written_as_a_text_and_read_again(scope: Scope, spec: str) -> None:
+    assert scope.spec == spec and Scope.parse(spec) == scope
+    assert scope.taken is ("rw" in spec)
+
+
+def test_a_key_allows_its_actions_in_its_areas_and_the_way_there() -> None:
+    inside, way, beside = (
+        Scope(Access.WRITE, inside=frozenset(one), leads=frozenset(other))
+        for one, other in (({1}, ()), ((), {1}), ((), ()))
+    )
+    for areas, actions, allowed in (
+        ((1,), ("write",), (2, 1, 0)),
+        ((1,), ("read",), (1, 1, 0)),
+        ((1,), ("search", "tell"), (1, 1, 0)),
+        ((1,), ("tell", "inbox"), (0, 0, 0)),
+        ((2,), ("write",), (0, 0, 0)),
+        (None, ("write", "read"), (2, 2, 2)),
+        (None, ("read",), (1, 1, 1)),
+        (None, ("tell",), (0, 0, 0)),
+    ):
+        key = Key("k", areas, actions)
+        assert tuple(key.access(scope) for scope in (inside, way, beside)) == allowed
+        assert tuple(scope.access(Principal("x", key=key)) for scope in (inside, way, beside)) == allowed
+
+
+def test_who_shows_a_key_is_that_key_and_no_operator() -> None:
+    alice, key, operator = Principal("alice"), Principal("alice", key=Key("k", None, ("read",))), Principal("x", True)
+    assert (alice.rights, key.rights, operator.rights) == (False, "k", True)
+    assert [who.nameless for who in (alice, key, operator, Principal(""), Principal("", True))] == [
+        *(False, False, False, True, False)
+    ]
+    assert key.may("read") and not key.may("tell") and alice.may("tell")
+    alice.require_itself()
+    operator.require_operator()
+    for refused in (lambda: key.require("tell"), key.require_itself, alice.require_operator):
+        with pytest.raises(Denied):
+            refused()
+
+
+def test_an_empty_file_counts_where_only_bytes_are_limited() -> None:
+    quotas = (Quota(), Quota(nodes=5), Quota(bytes=10_239), Quota(bytes=1_048_576), Quota(nodes=5, bytes=99_999))
+    assert [quota.most_nodes for quota in quotas] == [None, 5, 64 + 9, 64 + 1024, 5]
+
+
 def test_visible_tells_invisible_from_read_only() -> None:
     scopes = {
         1: Scope(Access.WRITE),
@@ -146,6 +204,19 @@ def test_visible_tells_invisible_from_read_only() -> None:
             alice.require(number)
     assert bob.writable(3) and not bob.writable(4) and operator.writable(4) and not alice.writable(99)
     assert Visible(Principal("alice"), {}).json == "[]"
+
+
+def test_what_stands_aside_is_searched_where_that_is_asked_for() -> None:
+    aside = ["", "archive", "trash", "index"]
+    scopes = {number: Scope(Access.READ, aside=place) for number, place in enumerate(aside, 1)}
+    scopes[5] = Scope(Access.NONE, aside="trash")
+    alice = Visible(Principal("alice"), scopes)
+    assert [alice.searched(place) for place in ("", "archive", "index")] == [
+        ({1}, "[1]"),
+        ({1, 2}, "[1,2]"),
+        ({4}, "[4]"),
+    ]
+    assert alice.trash_json == "[3]" and alice.told_json == alice.json == "[1,2,3,4]"
 
 
 @pytest.mark.parametrize("word", ["", "RW", "w", "read"])
@@ -249,6 +320,8 @@ def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
     assert policy.alike((b"memory", b"x"), (b"memory", b"shared", b"y"), [(1, (b"memory", b"z"))])
     assert not policy.alike((b"memory", b"x"), (b"memory", b"y"), [(1, (b"memory", b"y", b"z"))])
     assert not policy.alike((b"memory", b"x"), (b"memory", b"private", b"bob", b"x"))
+    for one, other in ((b"memory", b"live"), (b"live", b"memory"), (b"live", b"live")):
+        assert not policy.alike((one, b"x"), (other, b"y")), "what is live depends on its name"
 
 
 def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
@@ -257,3 +330,13 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
     assert policy.rules == (Rule("/memory/x/*", Access.READ, ("bob",), ("desk",)), Rule("/*", Access.NONE, None, None))
     assert policy.default is Access.READ
     assert policy.people == {"alice": Person(("desk",), ("write",), Quota(1, 2, 3, 4))}
+    told = Policy.from_plain(policy.plain)
+    assert (told.rules, told.default, told.people) == (policy.rules, policy.default, policy.people)
+    assert told.digest == policy.digest
+
+
+def test_nobody_who_is_called_as_everyone_is_in_a_text_gets_anything_by_a_rule() -> None:
+    """No agent can be called so (the configuration says it); a policy that says it all the same opens nothing."""
+    scope = Policy.from_words([("/memory/*", "rw", ("*", "bob"))], "none").scope((b"memory", b"f"))
+    assert (scope.everyone, dict(scope.agents)) == (Access.NONE, {"bob": Access.WRITE})
+    assert Scope.parse(scope.spec) == scope

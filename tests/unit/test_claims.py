@@ -16,7 +16,7 @@ from avmfs.access import Principal
 from avmfs.agents.presence import Presence
 from avmfs.errors import Busy, Denied, Invalid
 from avmfs.rpc import methods
-from avmfs.store.commands.claims import CANDIDATES
+from avmfs.store.commands.claims import CANDIDATES, LEASE_MAX_NS
 from tests.unit.views_fixtures import World, opened
 
 A = "/memory/shared/q/a.md"
@@ -82,6 +82,7 @@ def test_a_claim_is_refused_to_others_renewed_by_its_holder_and_free_after_its_l
     assert holder(world, A) == "bob"
     world.clock.pass_(1)
     assert holder(world, A) == "(unclaimed)"
+    assert alice.memory.submit("release", node=alice.node(A).id) == {"released": False}, "ten minutes are over"
     alice.echo("\n", f"{A}:claim")
     bob.put(A, "advice, not a lock\n")
     assert holder(world, A) == "alice"
@@ -140,6 +141,9 @@ def test_a_command_looks_at_no_more_than_it_says(world: World) -> None:
     node = world.agent("bob").node(A)
     with pytest.raises(Invalid, match=str(CANDIDATES)):
         world.agent("bob").memory.submit("claim", nodes=[node.id] * (CANDIDATES + 1), lease=1, parent=node.parent)
+    for lease in (0, LEASE_MAX_NS + 1):
+        with pytest.raises(Invalid, match="more than 0s and at most 30d"):
+            world.agent("bob").memory.submit("claim", nodes=[node.id], lease=lease)
     with pytest.raises(Invalid, match="1 file"):
         world.agent("bob").memory.submit("claim", nodes=[node.id, node.id], lease=1)
 

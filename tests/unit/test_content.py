@@ -125,6 +125,12 @@ def test_small_pieces_are_folded_before_they_are_many_or_large(db: apsw.Connecti
             db.execute("rollback")
 
 
+def test_of_a_file_written_anew_all_that_is_written_stays(db: apsw.Connection) -> None:
+    edits: list[Edit] = [("t", 0), ("w", 0, b"hello"), ("w", 0, b"J")]
+    assert content.apply(db, 99, content.Applied(3, b"old"), edits).inline == b"Jello"
+    db.execute("delete from body")
+
+
 def test_a_piece_that_is_gone_is_an_error_that_names_the_file(db: apsw.Connection) -> None:
     for edit in (("w", 5, b"x"), ("t", 5)):
         db.execute("begin")

@@ -12,22 +12,26 @@ from typing import Any
 import pytest
 
 from avmfs import handover as kept
-from avmfs.errors import OverQuota
+from avmfs.errors import NotFound, OverQuota
 from avmfs.fuse import protocol as p
 from avmfs.fuse.entry_cache import EntryCache
 from avmfs.fuse.file_ops import FileOps
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.handover import Handover
 from avmfs.fuse.inodes import Inodes
+from avmfs.fuse.namespace_ops import NamespaceOps
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
+from avmfs.fuse.session import Request
 from avmfs.memory import Memory
 from avmfs.store.client.inflight import COMMIT, REQUEST
 from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter
+from avmfs.vfs.address import ASK
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
+from avmfs.vfs.virtual_handles import ask
 from tests.unit.views_fixtures import World, opened
 
 
@@ -100,6 +104,59 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     world.store.settle = lambda kind, still: settled.append((kind, still))
     Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
     assert settled == [(COMMIT, {found.node.id})]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("killed_before", [None, "drop"])
+def test_a_question_is_kept_or_gone_whenever_the_process_is_killed(
+    world: World, monkeypatch: pytest.MonkeyPatch, killed_before: str | None
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    memory = kept.make()
+    tree, _, _ = made(world, b"f")
+    continuity = Handover(tree, memory)
+    for number in range(3):
+        ask(tree.memory, f"q{number}", f"what about {number}?")
+        continuity.asked()
+    del tree.memory.questions["q1"]
+    with monkeypatch.context() as patched:
+        if killed_before:
+            patched.setattr(kept.Log, killed_before, killed)
+        with contextlib.suppress(Killed):
+            continuity.asked()
+    for _ in range(2):  # of a successor, of a successor's
+        successor = Tree(world.agent("alice").memory, uid=0, gid=0)
+        successor.memory.questions.clear()
+        Handover(successor, kept.reopen(memory.tables, memory.log_file))
+        assert successor.memory.questions == {"q0": "what about 0?", "q2": "what about 2?"}
+
+
+def test_the_removal_of_a_question_that_is_sent_again_has_been_done(world: World) -> None:
+    tree, _, _ = made(world, b"f")
+    continuity = Handover(tree, kept.make())
+    numbers = Inodes(tree, continuity)
+    handlers: dict[int, Callable[[Request], bytes]] = {}
+    session: Any = SimpleNamespace(
+        answers=lambda quick: None, serves=lambda served, **how: handlers.update(served), send=None
+    )
+    replies = EntryCache(tree, numbers, KernelFilter(kernel_filter.create()))
+    NamespaceOps(session, tree, numbers, replies, Handles(continuity), PageCache())
+    place = numbers.number(tree.lookup(tree.node(1), ASK)[0])
+    ask(tree.memory, "q", "what?")
+
+    def remove(unique: int, where: int, name: bytes) -> None:
+        handlers[Op.UNLINK](Request(Op.UNLINK, unique, where, 0, 0, name + b"\0"))
+
+    remove(7, place, b"q")
+    remove(7 | p.RESENT, place, b"q")
+    with pytest.raises(NotFound):
+        remove(8, place, b"q")
+    with pytest.raises(NotFound):
+        remove(9 | p.RESENT, numbers.number(tree.lookup(tree.node(1), b"memory")[0]), b"q")
 
 
 @pytest.mark.parametrize("killed_before", [None, "set", "drop"])

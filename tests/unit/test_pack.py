@@ -13,7 +13,8 @@ from avmfs.errors import Invalid
 from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
-from avmfs.search.pack import NOTHING, SCRAP, SMALL, Frame, Packed, pack
+from avmfs.search.forms import FORMS
+from avmfs.search.pack import FIRST, NOTHING, SCRAP, SMALL, Frame, Packed, pack
 from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
 from avmfs.search.recall import STRATEGIES, Recall, recall
@@ -233,7 +234,9 @@ def test_a_long_answer_has_its_ten_best_first() -> None:
     answer = ask(made, "zebra", 3900, strategy="relevance", scores=True)
     best = [scored.hit.handle for scored in answer.hits[:10]]
     assert set(re.findall(r"^@(\w+)", answer.text, re.M)[:10]) == set(best)
-    assert answer.text.count("\n# ./\n") == 1, "again for the rest"
+    first, *rest = answer.text.split("\n# ./\n")
+    assert len(rest) == 1, "again for the rest"
+    assert len(re.findall(r"^@\w+", first, re.M)) == FIRST
     assert ask(made, "zebra", 1500, strategy="relevance").text.count("\n# ./\n") == 0
 
 
@@ -252,6 +255,15 @@ def test_what_nearly_fits_is_cut_before_something_of_less_rank_is_taken_whole() 
     cut, short = (packed(ranked, both - less, COUNTER).text for less in (8, 25))
     assert "lion" in cut and "wolf" not in cut and "…" in cut
     assert "wolf" in short and lion.strip() not in short
+
+
+def test_what_answers_is_packed_where_all_that_is_read_beside_it_would_not_fit() -> None:
+    """Also once something that ranks before has been refused."""
+    answer, rest = scored(3, "The wolf runs."), replace(scored(4, "It rained all day. " * 80), score=0.0)
+    rest = replace(rest, hit=replace(rest.hit, path=answer.hit.path, start=20, stop=2000))
+    ranked = [scored(1, "A zebra."), scored(2, "The lion sleeps. " * 140), answer, rest]
+    found = packed(ranked, 300, COUNTER)
+    assert answer in found.hits and rest not in found.hits
 
 
 def test_a_budget_below_any_item_says_so_or_nothing() -> None:
@@ -361,6 +373,16 @@ def test_what_is_said_of_a_note_is_shown_whichever_of_its_passages_has_it() -> N
     hit = replace(first.hit, passage=2, start=first.hit.stop, text=second.hit.text)
     found = [replace(second, hit=hit, standing=("superseded by @mdcl",)), replace(first, score=0.0)]
     assert "@k7f2 (superseded by @mdcl) " in packed(found, 200, COUNTER).text
+
+
+@pytest.mark.parametrize("nonce", ["482913", ""])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_to_be_trusted_ends_with_what_no_note_knows(form: str, nonce: str) -> None:
+    item = scored(1, "zebra")
+    item = replace(item, hit=replace(item.hit, untrusted="web"))
+    text = packed([item], 300, COUNTER, nonce=nonce, form=FORMS[form]).text
+    end = f'"untrusted_ends": "{nonce or "end"}"' if form == "jsonl" else f"({nonce or 'end'} untrusted ends)"
+    assert end in text and text.index("zebra") < text.index(end)
 
 
 COUNTERS = {name: TokenCounter(name) for name in ENCODINGS}

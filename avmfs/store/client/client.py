@@ -145,14 +145,13 @@ class Lane:
         patience_s: float,
         origin: bytes,
         client: bytes,
-        number: int = 0,
         waiting: Waiting | None = None,
     ) -> None:
         self._waiting = Waiting() if waiting is None else waiting
         self._address = address
         self._greeting = {"v": wire.PROTOCOL, "client": client, "agent": agent, "proof": proof, "origin": origin}
         self._patience = patience_s
-        self._number = number
+        self._number = 0
         self._sock: socket.socket | None = None
         self._waits = 0.0  # seconds that the kernel lets us wait on it
 
@@ -256,16 +255,14 @@ class WriterClient(Submitter):
         try:
             lane = self._inflight.pop()
         except IndexError:
-            lane = self._lane(secrets.token_bytes(16), 0)
+            lane = self._lane(secrets.token_bytes(16))
         try:
             return lane.call(request)
         finally:
             self._inflight.append(lane)
 
-    def _lane(self, client: bytes, number: int) -> Lane:
-        return Lane(
-            self._address, self._agent, self._proof, self._patience, self._origin, client, number, self._waiting
-        )
+    def _lane(self, client: bytes) -> Lane:
+        return Lane(self._address, self._agent, self._proof, self._patience, self._origin, client, self._waiting)
 
     @contextlib.contextmanager
     def watch(self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False) -> Iterator[None]:

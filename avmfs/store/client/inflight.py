@@ -28,7 +28,7 @@ _COMMAND = 2  # its place in a request
 
 
 class Lane(Protocol):
-    def call(self, request: list[Any], number: int | None = None) -> Any: ...
+    def call(self, request: list[Any], number: int) -> Any: ...
     def close(self) -> None: ...
 
 
@@ -38,7 +38,7 @@ class _Kept:
 
     __slots__ = ("command", "count", "lane", "number", "row")
 
-    def __init__(self, lane: Lane, row: int, number: int, count: int = 0, command: int = 0) -> None:
+    def __init__(self, lane: Lane, row: int, number: int = 0, count: int = 0, command: int = 0) -> None:
         self.lane, self.row, self.number, self.count, self.command = lane, row, number, count, command
 
 
@@ -69,9 +69,9 @@ class _Current(threading.local):
 
 
 class InFlight:
-    """``make(client, number)`` opens a lane whose last number was that. Thread-safe."""
+    """``make(client)`` opens a lane. Thread-safe."""
 
-    def __init__(self, rows: Rows, make: Callable[[bytes, int], Lane]) -> None:
+    def __init__(self, rows: Rows, make: Callable[[bytes], Lane]) -> None:
         self._rows = rows
         self._make = make
         self._idle: deque[_Kept] = deque()
@@ -80,7 +80,7 @@ class InFlight:
         self.once: Callable[[int, int], _Work] = functools.partial(_Work, self)
         """``once(kind, key)``: the block is the work that its submissions belong to."""
         for row, (state, high, low, number, kind, key, count, command) in rows.used():
-            lane = make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number)
+            lane = make(high.to_bytes(8, "big") + low.to_bytes(8, "big"))
             kept = _Kept(lane, row, number, count, command)
             if state == _BUSY:
                 self._left.setdefault((kind, key), []).append(kept)
@@ -143,7 +143,7 @@ class InFlight:
         client = secrets.token_bytes(16)
         row = self._rows.take()
         self._rows.write(row, _IDLE, int.from_bytes(client[:8], "big"), int.from_bytes(client[8:], "big"))
-        return _Kept(self._make(client, 0), row, 0)
+        return _Kept(self._make(client), row)
 
     def _rest(self, kept: _Kept) -> None:
         self._rows.set(kept.row, 0, _IDLE)

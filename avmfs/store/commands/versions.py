@@ -240,8 +240,7 @@ def continue_document(tx: Tx, target: Node, source: Node) -> tuple[Node, Newest]
     The source's own document ends; its tags and links join. Returns the source as it now is, and what was the newest
     version of the document. The caller takes the document from the target's row."""
     kept, gone = target.document, source.document
-    if kept is None or gone is None:
-        raise ValueError("both must be regular files")
+    assert kept is not None and gone is not None, "regular files"
     _, last = to_write(tx, target.id)
     if last.open:
         if last.inline is None:
@@ -301,9 +300,10 @@ def reclaim(
     to the name, the backup goes on as a document of its own. Returns (document, who shares it, when it expires, how
     it came in), for the row that the caller makes; None when there was none."""
     held = renamed_away(tx, parent, name)
-    if held is None or held.document is None:
+    if held is None:
         return None
-    document, number = held.document, head(tx, held.document)
+    document = tx.document_of(held)
+    number = head(tx, document)
     if number and _encoding(tx, document, number) == Encoding.HEAD:
         if extents(tx, held.id):
             _set(tx, document, number, Encoding.MAP, content.take_map(tx.db, held.id))

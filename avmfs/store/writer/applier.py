@@ -116,7 +116,6 @@ class Applier:
                     with self._translated:
                         self.db.execute("rollback")
                         self.do("begin immediate")
-                    self._untouched = True
                 else:
                     self.db.execute("rollback to request")
                     self.db.execute("release request")
