@@ -394,6 +394,7 @@ class Policy:
         for rule in matching:
             named.update(rule.agents or ())
             named.update(name for group in rule.groups or () for name in self._members.get(group, ()))
+        named.discard(ANYBODY)  # in a scope's text it stands for everyone
         everyone = min(self._able(self._anybody, base.everyone), self._ruled(matching, None))
         folded = {
             name: min(self._able(self.person(name), base.of(name)), self._ruled(matching, name))

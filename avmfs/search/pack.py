@@ -18,10 +18,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final
 
 from avmfs import calls, paths
-from avmfs.node import Hit, notice, signed
+from avmfs.node import notice, signed
 from avmfs.search.duplicates import gist, glance
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
@@ -76,6 +77,7 @@ _TRIES: Final = 8
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_IN_TEXT: Final = attrgetter("scored.hit.start")
 _PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
 
 
@@ -188,8 +190,8 @@ def format_search(answer: Answer) -> str:
     terms = tuple(segment.query_terms(answer.query))
     for scored in answer.hits:
         live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
-        of = live if _route(scored.hit) == "live" else ""
-        lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
+        of = live if _door(scored.hit.path, scored.hit.route) == "live" else ""
+        lines.append(f"[{scored.relevance:.2f}] {paths.printable(scored.hit.path)}{of}")
         lines.append(f"  {marked(summary(scored.hit.text, terms), scored.hit.untrusted)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 
@@ -223,7 +225,7 @@ def _choose(
     def add(unit: Sequence[_Item], most: int) -> bool:
         nonlocal spent
         header = 0 if unit[0].group in groups else counter.count(_header(unit[0].group))
-        cost = header + counter.count(_block(sorted(unit, key=_place_in_text), frame))
+        cost = header + counter.count(_block(sorted(unit, key=_IN_TEXT), frame))
         if cost > most:
             return False
         chosen.extend(unit)
@@ -323,22 +325,19 @@ def _body(items: Sequence[_Item], frame: Frame) -> str:
     ordered = sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
     return "".join(
         ("" if group[1] == "" and at == 0 else _header(group))
-        + "".join(_block(sorted(own, key=_place_in_text), frame) for own in groups[group].values())
+        + "".join(_block(sorted(own, key=_IN_TEXT), frame) for own in groups[group].values())
         for at, group in enumerate(ordered)
     )
-
-
-def _place_in_text(item: _Item) -> int:
-    return item.scored.hit.start
 
 
 def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shared:
     """Of the best SEEN. A small answer says it all once, in the heading: there is room for one or two of one place."""
     seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
-    route = _most(map(_route, seen))
+    doors = [_door(hit.path, hit.route) for hit in seen]
+    route = _most(doors)
     days = [_day(hit.updated, frame.tz) for hit in seen]
     day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
-    authors = [_word(signed(hit.author, "" if _route(hit) == route else _route(hit) or "?")) for hit in seen]
+    authors = [_author(hit.author, door, route) for hit, door in zip(seen, doors, strict=True)]
     places = [_directory(hit.path) for hit in seen]
     groups = dict.fromkeys(zip(places, days, authors, strict=True))
     base = _base([place for place, *_ in groups], counter)
@@ -357,13 +356,14 @@ def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     for item in unit:
         hit = item.scored.hit
         place, day = _directory(hit.path), _day(hit.updated, frame.tz)
-        author = _word(signed(hit.author, "" if _route(hit) == shared.route else _route(hit) or "?"))
+        author = _author(hit.author, _door(hit.path, hit.route), shared.route)
         where = "" if place == shared.base else _place(_beside(place, shared.base))
         short = "" if day == shared.day else _short(day, shared.day)
         where += "" if shared.scattered else short
         said = " ".join(filter(None, [where, "" if author == shared.author else author]))
         dated = shared.scattered and (item.rank < FIRST or frame.timed)
-        found.append(replace(item, group=(part, said), day=short if dated else ""))
+        group = part, said
+        found.append(_Item(item.scored, item.rank, item.text, item.tokens, group, short if dated else "", item.also))
     return found
 
 
@@ -381,6 +381,7 @@ def _beside(place: bytes, base: bytes) -> bytes:
     return b".." + place[len(up) :] if up and place.startswith(up + b"/") else place
 
 
+@lru_cache(KNOWN)
 def _directory(path: bytes) -> bytes:
     return path.rpartition(b"/")[0] or b"/"
 
@@ -392,6 +393,12 @@ def _place(directory: bytes) -> str:
 
 def _word(text: str) -> str:
     return one_line(text).replace(" ", "\\x20")
+
+
+@lru_cache(KNOWN)
+def _author(author: str, door: str, shared: str) -> str:
+    """With the ``door`` that it came by, where that is not the one which most items ``shared``."""
+    return _word(signed(author, "" if door == shared else door or "?"))
 
 
 @lru_cache(KNOWN)
@@ -419,36 +426,32 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     where it is an excerpt, of several passages, or stands for others, where it would begin as the frame does, where it
     is not to be trusted, and on demand."""
     first = passages[0]
-    hit = first.scored.hit
+    scored, hit = first.scored, first.scored.hit
+    if len(passages) == 1 and hit.whole and frame.form is None and not (first.cut or first.also or hit.untrusted):
+        said = scored.replaces or scored.replaced or scored.standing or frame.scores or frame.cite
+        if not said:  # as most are
+            begin = first.day or (f"@{hit.handle}" if _FRAME.match(first.text) else "")
+            return (f"{begin} {first.text}" if begin else first.text).replace("\n", "\n  ") + "\n"
     text, stop = "", hit.start
     for item in passages:
         text += ("\n" if text else "") + ("…\n" if text and item.scored.hit.start != stop else "") + item.text
         stop = item.scored.hit.stop
-    partial = any(item.cut for item in passages) or (not hit.whole and len(passages) == 1)
     also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))
-    replaced = any(item.scored.replaced for item in passages)
     # What was only read to fill the note up has none, and may come first.
     standing = tuple(dict.fromkeys(said for item in passages for said in item.scored.standing))
     others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
     noted = (*standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named))
+    relevance = max(item.scored.relevance for item in passages)
     if frame.form is not None:
         path, day = paths.printable(hit.path), _day(hit.updated, frame.tz)
-        relevance = max(item.scored.relevance for item in passages)
         told = Quoted(hit.handle, path, hit.version, _word(hit.author), day, relevance, noted, hit.untrusted, text)
         return frame.form.item(told, frame.nonce or "end")
-    quoted = text.replace("\n", "\n  ")
-    said = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing, hit.untrusted))
-    if not said and (first.day or not _FRAME.match(text)):
-        return " ".join(filter(None, [first.day, quoted])) + "\n"
     # Without its zero, the figure costs three tokens, not five.
-    figure = (
-        [_figure(min(max(item.scored.relevance for item in passages), 0.99)).removeprefix("0")] if frame.scores else []
-    )
-    came = [f"untrusted: {hit.untrusted}"] if hit.untrusted else []
-    about = ", ".join([*came, *figure, *noted])
+    figure = [f"{min(relevance, 0.99):.2f}".removeprefix("0")] if frame.scores else []
+    about = ", ".join([*([f"untrusted: {hit.untrusted}"] if hit.untrusted else []), *figure, *noted])
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
-    parts = [f"@{hit.handle}", f"({about})" if about else "", cited, first.day, quoted]
+    parts = [f"@{hit.handle}", f"({about})" if about else "", cited, first.day, text.replace("\n", "\n  ")]
     return " ".join(filter(None, parts)) + closing(frame.nonce, hit.untrusted) + "\n"
 
 
@@ -481,10 +484,6 @@ def _clean(text: str) -> str:
     return "\n".join(line for line in lines if line).strip()
 
 
-def _figure(relevance: float) -> str:
-    return f"{relevance:.2f}"
-
-
 def _empty(said: str, frame: Frame, counter: TokenCounter) -> Packed:
     """An answer without items that says why."""
     if frame.form is not None and not frame.form.prose:
@@ -495,6 +494,7 @@ def _empty(said: str, frame: Frame, counter: TokenCounter) -> Packed:
     return found if found is not None and found.tokens <= frame.budget else Packed("", (), 0)
 
 
-def _route(hit: Hit) -> str:
+@lru_cache(KNOWN)
+def _door(path: bytes, route: str) -> str:
     """By which door it came: what stands at a live path is live, whoever gave it to the source."""
-    return "live" if paths.is_live(tuple(hit.path.split(b"/")[1:2])) else hit.route
+    return "live" if paths.is_live(tuple(path.split(b"/")[1:2])) else route

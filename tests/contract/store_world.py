@@ -136,9 +136,14 @@ class World:
             self._share()
         if mode == "attached":
             self.writer = WriterProcess(self.path, root / "clock", self.rules, default, log=log)
-        self.store = self._open()
-        for who in (ALICE, BOB):
-            self.do(who, "enroll")
+        try:
+            self.store = self._open()
+            for who in (ALICE, BOB):
+                self.do(who, "enroll")
+        except BaseException:
+            if self.writer is not None:
+                self.writer.close()
+            raise
 
     @property
     def policy(self) -> Policy:

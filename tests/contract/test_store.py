@@ -426,6 +426,8 @@ def test_a_changed_rule_rescopes_when_the_store_settles(build: Build) -> None:
 
 def test_settling_and_moving_survive_very_deep_trees(build: Build) -> None:
     world = build()
+    if world.log:
+        pytest.skip("the tree is put into one host's tables, behind the log")
     world.create(ALICE, "/memory/f")
     bottom = world.deepen(world.mkdir(ALICE, "/memory/deep"), 1200)
     db = apsw.Connection(str(world.path))  # nor can a file be made there any more

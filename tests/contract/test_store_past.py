@@ -484,3 +484,21 @@ def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path:
         world.at(ALICE, before)
     assert world.rows("past_version") == 2
     world.store.close()
+
+
+def test_a_directory_has_the_times_of_then_however_fast_names_leave_it(world: World) -> None:
+    memory = world.node(ALICE, "memory").id
+    busy = world.do(ALICE, "mkdir", parent=memory, name=b"busy", mode=0o755)["node"]
+    for number in range(10):
+        world.write(ALICE, f"memory/busy/f{number}", b"%d" % number)
+    world.do(ALICE, "set_tags", node=world.node(ALICE, "memory/busy/f9").id, add=["last"], remove=[], replace=False)
+    seen = {}
+    for number in range(10):
+        seen[world.seq()] = {path: told for path, told in world.at(ALICE, world.now).items() if b"busy" in path}
+        world.now += 50_000_000
+        world.store.submit(ALICE, "unlink", parent=busy, name=b"f%d" % number)
+    world.store.submit(ALICE, "rename", parent=memory, name=b"busy", new_parent=memory, new_name=b"quiet")
+    for seq, was in seen.items():
+        then = world.at(ALICE, Moment(seq, world.now))
+        assert {path: told for path, told in then.items() if b"busy" in path or b"quiet" in path} == was
+        assert then[b"/memory/busy/f9"][6] == ("last",)

@@ -437,3 +437,10 @@ def test_a_policy_is_read_as_it_was_written_and_as_earlier_versions_wrote_it() -
     old = Policy.from_plain('{"rules": [], "default": "rw", "people": {}, "live": [["/live/a", true]]}')
     assert old.live == (("/live/a", True, "live"),) and old.trust == () and old.default is Access.WRITE
     assert Policy.from_plain('{"rules": [], "default": "none", "people": {}}').live == ()
+
+
+def test_nobody_who_is_called_as_everyone_is_in_a_text_gets_anything_by_a_rule() -> None:
+    """No agent can be called so (the configuration says it); a policy that says it all the same opens nothing."""
+    scope = Policy.from_words([("/memory/*", "rw", ("*", "bob"))], "none").scope((b"memory", b"f"))
+    assert (scope.everyone, dict(scope.agents)) == (Access.NONE, {"bob": Access.WRITE})
+    assert Scope.parse(scope.spec) == scope

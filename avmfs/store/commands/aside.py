@@ -48,14 +48,14 @@ def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
     version control manages; and there is room on the disk."""
     if not tx.spacious or node.kind is not Kind.FILE or node.document is None or paths.aside(parts) == "trash":
         return False
-    if node.size > tx.index.max_bytes or tx.index.ignores(parts):
-        return False
     found: Any = tx.db.execute(
         "select created, head, exists(select 1 from unindexed where document = ?1) from document where id = ?1",
         (node.document,),
     ).fetchone()
     created, head, unindexed = found
-    if not head or unindexed or tx.now - created < YOUNG_NS:
+    if not head or unindexed or tx.now - created < YOUNG_NS or node.size > tx.index.max_bytes:
+        return False
+    if tx.index.ignores(parts):
         return False
     marks, above = ",".join("?" * len(_TOOLS)), node.parent
     while above is not None and above != ROOT:

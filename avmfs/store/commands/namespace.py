@@ -169,11 +169,15 @@ def make(
 def remove(tx: Tx, directory: Node, node: Node) -> None:
     """Take a file or symlink out of its directory; its document ends with it."""
     tx.log("remove", node, _path(tx, node))
-    if tx.states is not None:
+    stays = tx.orphans and node.kind is Kind.FILE
+    if stays:  # the trigger sees it while its document is there
+        orphan(tx, node)
+    elif tx.states is not None:
         tx.states.see(node.id)
     if node.document is not None:
         versions.drop_document(tx, node.document)
-    orphan(tx, node)
+    if not stays:
+        orphan(tx, node)
     tx.touch(directory.id)
 
 

@@ -343,7 +343,10 @@ def drop_document(tx: Tx, document: int, *, logged: bool = True, becomes: tuple[
     version of another document its bytes will be."""
     row: Any = tx.db.execute(_SAID, (document, int(Encoding.MAP))).fetchone()
     maps, indexed, veiled, *said = row
-    kept = tx.states is not None and tx.states.retire(document, tx.index.past_bytes, becomes)
+    kept, has = False, {table for (table, _), found in zip(_SAYS, said, strict=True) if found}
+    if tx.states is not None:
+        at, told = tx.rows[-1][0] if tx.rows else 0, {"tagged": "tag" in has, "linked": "link" in has}
+        kept = tx.states.retire(document, tx.index.past_bytes, becomes, at, **told)
     if maps and not kept:
         _release_maps(tx, document, head(tx, document))
     if indexed:

@@ -42,9 +42,21 @@ _SAID: Final = {
     "tags": "select json_group_array(tag order by tag) from tag where document = ?1",
     "links": "select json_group_array(json_array(source, target, type)) from link where source = ?1 or target = ?1",
     "meta": "select json_array(importance, user) from document where id = ?1",
-    "document": "select json_array(handle, creator, created, importance, user, shared, node.scope) from document"
-    " join node on node.id = node where document.id = ?1",
 }
+# Of a document that ends: its bytes, and all of its row. Its versions, of which number ?3, if any, gets another body.
+_RETIRES: Final = (
+    "select head, node.id, node.size, extents, encoding,"
+    " json_array(document.handle, creator, created, importance, user, shared, node.scope) from document"
+    " join node on node.id = node left join version on version.document = document.id and number = head"
+    " where document.id = ?"
+)
+_RETIRE: Final = (
+    "insert or replace into past_version(document, number, since, until, at, author, route, size, encoding, body, crc)"
+    " select document, number, seq, coalesce(lead(seq) over (order by number), ?2), at, author, route, size,"
+    " iif(number = ?3, ?4, encoding), iif(number = ?3, ?5, body), iif(number = ?3, ?6, crc)"
+    " from version where document = ?1 order by number"
+)
+_LINKED: Final = "select target from link where source = ?1 union select source from link where target = ?1"
 
 
 class Triggers:
@@ -74,10 +86,10 @@ class States(Triggers):
 
     def __init__(self, db: apsw.Connection) -> None:
         super().__init__(db, _TRIGGERS)
-        self._was: dict[int, list[Any]] = {}
+        self._was: dict[int, tuple[Any, ...]] = {}
         self._came: set[int] = set()
         self._on: set[int] = set()
-        self._ended: list[tuple[int, int]] = []
+        self._ended: list[tuple[int, int, int]] = []  # document, newest version, the change noted as that of its end
         self._said: dict[tuple[int, str], str] = {}
         self.short: Callable[[], bool] = lambda: False
         self.parts: Parts | None = None  # what is known of them, from one step of trimming to the next
@@ -85,8 +97,7 @@ class States(Triggers):
         db.create_scalar_function("avm_came", self._comes, 1)
 
     def _left(self, *told: Any) -> None:
-        if told[0] not in self._was:
-            self._was[told[0]] = list(told[1:])
+        self._was.setdefault(told[0], told[1:])
 
     def _comes(self, *told: Any) -> None:
         self._came.add(told[0])
@@ -113,8 +124,9 @@ class States(Triggers):
             do("update node set since = ? where id = ?", (seq, node))
         for node in self._came:
             do("update node set since = ? where id = ?", (seq, node))
-        for ended in self._ended:
-            do("update past_version set until = ? where document = ? and number = ?", (seq, *ended))
+        for document, head, until in self._ended:
+            if until != seq:
+                do("update past_version set until = ? where document = ? and number = ?", (seq, document, head))
         for (document, what), value in self._said.items():
             do("insert or replace into past_said values(?, ?, ?, ?)", (document, what, seq, value))
 
@@ -172,41 +184,41 @@ class States(Triggers):
                 if value is not None:
                     self._said[document, what] = value
 
-    def retire(self, document: int, most: int, becomes: tuple[int, int] | None) -> bool:
+    def retire(
+        self,
+        document: int,
+        most: int,
+        becomes: tuple[int, int] | None,
+        seq: int,
+        *,
+        tagged: bool,
+        linked: bool,
+    ) -> bool:
         """A document is about to end: its versions are the past's. False where they are not to be kept: there is no
         room, or the file alone has more than ``most`` bytes. ``becomes``: another document and its version that will
-        have these bytes."""
-        row: Any = self._db.execute(
-            "select head, node.id, node.size, extents, encoding from document join node on node.id = node"
-            " left join version on version.document = document.id and number = head where document.id = ?",
-            (document,),
-        ).fetchone()
+        have these bytes. ``seq``: of the request's newest change so far. What is not said of it, no row has to tell."""
+        row: Any = self._db.execute(_RETIRES, (document,)).fetchone()
         if row is None or row[2] > most or self.short():
             return False
-        head, node, size, extents, encoding = row
-        self.says(document, "document", "tags", "links")
+        head, node, size, extents, encoding, value = row
+        self._said.setdefault((document, "document"), value)
+        self.says(document, *["tags"] * tagged, *["links"] * linked)
         if not head:
             return True
-        linked: list[Any] = self._db.execute(
-            "select target from link where source = ?1 union select source from link where target = ?1", (document,)
-        ).fetchall()
-        for (other,) in linked:
+        others: list[Any] = self._db.execute(_LINKED, (document,)).fetchall() if linked else []
+        for (other,) in others:
             self.says(other, "links")
-        self._ended.append((document, head))
-        self._db.execute(
-            "insert or replace into past_version(document, number, since, until, at, author, route, size, encoding,"
-            " body, crc) select document, number, seq, coalesce(lead(seq) over (order by number), seq), at, author,"
-            " route, size, encoding, body, crc from version where document = ? order by number",
-            (document,),
-        )
+        kept: tuple[int, Encoding, bytes | None, int | None] = 0, Encoding.HEAD, None, None
         if encoding == Encoding.HEAD:
             if becomes is not None and head == 1 and not self._snapped(self._began(node)[0]):
-                kept: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
+                stated: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
             elif extents:
-                kept = Encoding.MAP, content.take_map(self._db, node)
+                stated = Encoding.MAP, content.take_map(self._db, node)
             else:
-                kept = deltas.keyframe(content.read(self._db, node, size, False, 0, size))
-            restate(self._db, document, head, *kept)
+                stated = deltas.keyframe(content.read(self._db, node, size, False, 0, size))
+            kept = head, *stated, None if stated[1] is None else checksums.crc(stated[1])
+        self._ended.append((document, head, seq))
+        self._db.execute(_RETIRE, (document, seq, *kept))
         return True
 
     def keep_for_snapshots(self, document: int, up_to: int) -> None:
