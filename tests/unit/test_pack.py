@@ -261,9 +261,32 @@ def test_what_answers_is_packed_where_all_that_is_read_beside_it_would_not_fit()
     """Also once something that ranks before has been refused."""
     answer, rest = scored(3, "The wolf runs."), replace(scored(4, "It rained all day. " * 80), score=0.0)
     rest = replace(rest, hit=replace(rest.hit, path=answer.hit.path, start=20, stop=2000))
-    ranked = [scored(1, "A zebra."), scored(2, "The lion sleeps. " * 140), answer, rest]
-    found = packed(ranked, 300, COUNTER)
-    assert answer in found.hits and rest not in found.hits
+    for before in ([], [scored(2, "The lion sleeps. " * 140)]):
+        found = packed([scored(1, "A zebra."), *before, answer, rest], 300, COUNTER)
+        assert answer in found.hits and rest not in found.hits
+
+
+def test_a_scrap_of_the_budget_is_left_alone() -> None:
+    """Even where a passage of what was refused would fit into it."""
+    best, part, rest = (
+        replace(each, hit=replace(each.hit, updated=NOW, path=path, start=start, stop=start + len(each.hit.text)))
+        for each, path, start in (
+            (scored(1, "A zebra crossed the river. " * 20), b"/memory/1", 0),
+            (scored(2, "A lion."), b"/memory/2", 0),
+            (scored(3, "The lion slept. " * 200), b"/memory/2", 20),
+        )
+    )
+    alone = packed([best], 900, COUNTER).tokens
+    there = [
+        part in packed([best, part, rest], alone + left, COUNTER).hits for left in (SCRAP // 2, SCRAP - 2, 2 * SCRAP)
+    ]
+    assert there == [False, False, True]
+
+
+def test_an_author_who_came_by_no_known_door_is_marked_where_others_came_by_one() -> None:
+    items = [scored(number, f"zebra {number}", route="cli" if number < 5 else "") for number in range(1, 6)]
+    text = packed(items, 400, COUNTER).text
+    assert "?" in text and "?" not in packed(items[:4], 400, COUNTER).text
 
 
 def test_a_budget_below_any_item_says_so_or_nothing() -> None:
