@@ -45,10 +45,14 @@ def test_quick_answers_are_right_after_commands_that_were_committed_together(
         assert world.writer is not None
         following = Follower(world.writer.address)
         following.take()
-        for _ in range(5):
+        together = False
+        for number in range(200):
             actor.step()
-        told = following.take()
-        assert told is not None
-        assert any(len(list(record.concerning(-1, set(), set()))) > 2 for record in told), "one by one"
+            told = following.take()
+            assert told is not None
+            together |= any(len(list(record.concerning(-1, set(), set()))) > 2 for record in told)
+            if together and number >= 4:  # a busy machine may send them one by one
+                break
+        assert together
         with contextlib.closing(world.writer.attach(clock=world.clock)) as other:
             _compare(world, other, actor, share, 1)
