@@ -19,6 +19,7 @@ import pytest
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed
 from avmfs.store.client.client import WriterClient
+from avmfs.store.commands import indexing
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.files.displaced import Displaced
 from avmfs.store.files.wal_index import WalIndex
@@ -93,8 +94,8 @@ class Running:
 
         peers.poll = noted  # type: ignore[method-assign]
 
-    def connect(self) -> WriterClient:
-        return WriterClient(self.address, ANYBODY, proof(KEY, ANYBODY), patience_s=1.0)
+    def connect(self, patience_s: float = 1.0) -> WriterClient:
+        return WriterClient(self.address, ANYBODY, proof(KEY, ANYBODY), patience_s=patience_s)
 
     def ask(self, command: str, **arguments: Any) -> Future[Any]:
         return self.pool.submit(self.client.submit, ALICE, command, arguments)
@@ -561,6 +562,36 @@ def test_the_file_is_written_anew_where_that_is_due_and_not_again_at_once(
             running.ask("wipe").result(LIMIT_S)
         assert ("not written anew" in caplog.text) is isinstance(failed, NoSpace)
     assert running.create("g").result(LIMIT_S)["new"] and written == [2]
+
+
+def test_a_step_of_indexing_in_idle_time_is_a_short_one(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks meanwhile waits for its end."""
+    done, alone = list[int](), running.applier.alone
+    holds, gate = threading.Event(), threading.Event()
+
+    def noted(who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        reply = alone(who, command, arguments)
+        done.extend([reply["done"]] if command == "drain_lexical" else [])
+        return reply
+
+    def hold() -> None:
+        holds.set()
+        assert gate.wait(LIMIT_S)
+
+    monkeypatch.setattr(running.applier, "alone", noted)
+    monkeypatch.setattr(indexing, "HURRY_BYTES", 1)
+    notes = [{"path": [b"memory", name], "data": b"the harvest begins in June"} for name in (b"one", b"two", b"three")]
+    for note in notes:
+        running.ask("write_path", **note).result(LIMIT_S)
+    with contextlib.closing(running.connect(patience_s=LIMIT_S / 8)) as client:
+        running.writer.call(hold)
+        assert holds.wait(LIMIT_S)
+        asked = [running.pool.submit(client.submit, ALICE, "write_path", note | {"data": b"again"}) for note in notes]
+        time.sleep(0.2)
+        gate.set()
+        assert all(each.result(LIMIT_S / 4)["size"] == 5 for each in asked)
+    assert waits_without_limit(running)
+    assert max(done) == 1 and sum(done) >= 3
 
 
 def test_a_disk_that_fails_beside_the_loop_is_told_to_all_who_wait(running: Running, disk: Disk) -> None:
