@@ -32,7 +32,6 @@ from tests.mount.mount_world import World, cat, echo, housekeeping_is_done, rele
 
 pytestmark = pytest.mark.mount
 
-CANARY = re.compile("[Zz]q[a-z]+qz|ZQ[A-Z]+QZ")  # in no case that a key drawn at random would mix
 CONTROL = "zqnothingqz"  # a word that is planted nowhere
 WORDS = (
     "content",
@@ -64,6 +63,8 @@ WORDS = (
     "reach",
 )
 NAMED = {word: f"zq{word}qz" for word in WORDS}  # every word that alice plants
+# These in any case; whatever looks like them, but for a key drawn at random that mixes cases.
+CANARY = re.compile(f"(?i:{'|'.join(NAMED.values())})|[Zz]q[a-z]+qz|ZQ[A-Z]+QZ")
 EXCHANGE = 2
 QUERIES = ("market", "a", "the", "*", "open team market", "NOT", '"', "芯片", "alice", "private")
 

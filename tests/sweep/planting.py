@@ -18,7 +18,6 @@ import pytest
 
 from tests.mount.mount_world import World, cat, echo, view
 
-CANARY = re.compile("[Zz]q[a-z]+qz|ZQ[A-Z]+QZ")  # in no case that a key drawn at random would mix
 KINDS = (
     "content",
     "name",
@@ -59,6 +58,8 @@ KINDS = (
 )
 WORD = {kind: f"zq{kind}qz" for kind in KINDS}
 CONTROL = "zqnowhereqz"  # like them, and planted nowhere
+# What is planted in any case; whatever looks like it, but for a key drawn at random that mixes cases.
+CANARY = re.compile(f"(?i:{'|'.join(WORD.values())})|[Zz]q[a-z]+qz|ZQ[A-Z]+QZ")
 SETTINGS = """
 embedding: {enabled: false}
 providers:
