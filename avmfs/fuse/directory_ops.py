@@ -166,8 +166,6 @@ class DirectoryOps:
     # is committed while they are read may keep it from that: such a listing is not whole.
 
     def _open_asking(self, request: Request) -> bytes:
-        if self._replies.late(request.node):
-            self._session.drop_attributes(request.node)
         where = self._numbers.address(request.node)
         self._tree.sources.fresh(where)
         store = self._tree.memory.store

@@ -69,10 +69,10 @@ class EntryCache:
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
         self._names: dict[tuple[int, bytes], int] = {}  # with the name's NUL; node 0: no such name
-        self._told: FIFO[int, bytes] = FIFO(_MOST)  # by the last entry of a node that was not opened since
         self._restless: dict[tuple[int, bytes], float] = {}  # until when, in order of their change
         self._rests_s: FIFO[int, float] = FIFO(_MOST_LIVELY)  # of directories whose names take longer
         self._mutex = threading.Lock()  # over changes of the last five
+        self._told: FIFO[int, bytes] = FIFO(_MOST)  # by the last entry of a node that was not opened since
 
     @property
     def caching(self) -> bool:
@@ -209,7 +209,8 @@ class EntryCache:
 
     def late(self, node: int) -> bool:
         """A node is being opened. Return whether its last entry told attributes that it no longer has: what is read
-        next depends on the size."""
+        next depends on the size. For the quick answer, which is asked before any other, but for what is sent again,
+        after the entry's moment, and on strict mounts, whose entries let nothing be kept."""
         told = self._told.pop(node, None)
         return told is not None and self.known(node) != told
 

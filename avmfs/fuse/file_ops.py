@@ -160,8 +160,6 @@ class FileOps:
                 if not self._session.may_block():
                     raise Later
                 request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
-            if self._replies.late(request.node):
-                self._session.drop_attributes(request.node)
             if open_flags & p.OPEN_KILL_SUIDGID:
                 self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():
