@@ -1,10 +1,10 @@
-"""Does a test notice when the code is wrong? ``./run mutate [-n N] [--seed S] [--room ROOM] [--list]``
+"""Does a test notice when the code is wrong? ``./run mutate [-n N] [--seed S] [--room ROOM] [-j COPIES] [--list]``
 
 Owns the mutation run: one small change to a module at a time, in a copy of the checkout, and the tests that guard the
 module. A mutation that no test notices has *survived*: it is given a test, or shown to change nothing and listed in
 ``equivalent_mutants.txt`` with the reason. Child processes of the tests import the copy too. A module's constants are
 left alone (how long, how many: a matter of measuring), as are texts, unless they are SQL. Of tests for each mode of the
-store, those in one process are run.
+store, those in one process are run; of those, the ones that execute what was changed (coverage.py tells which).
 
 Each row of the table: room, place, mutation, and the test that noticed. Exit code 1 when more than 3 % survive.
 """
@@ -24,14 +24,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
+
+from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
 SURVIVORS = 0.03
-LEAST_S, TIMES = 60.0, 5  # a mutant may hang: so long, and so many times what the tests take without it
+LEAST_S, TIMES = 30.0, 3  # a mutant may hang: so long, and so many times what the room's tests take without it
 
 _GENERAL = "contract/test_store.py contract/test_permissions.py unit/test_policy_everywhere.py"
 # By room: its modules, the tests that are asked first, and those that are asked about what these have not noticed.
@@ -90,6 +95,7 @@ class Mutation:
     room: str
     path: str
     line: int
+    last: int
     where: str  # function
     old: str  # lines
     new: str
@@ -190,16 +196,32 @@ def mutations(room: str) -> list[Mutation]:
         for where, node in _nodes(ast.parse(source)):
             if isinstance(node, ast.expr | ast.stmt):
                 start = begins[node.lineno - 1] + node.col_offset
-                stop = begins[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+                last = node.end_lineno or node.lineno
+                stop = begins[last - 1] + (node.end_col_offset or 0)
                 begin, end = source.rfind(b"\n", 0, start) + 1, source.find(b"\n", stop)
                 for new in _changes(node, source[start:stop].decode()):
                     by = (new if isinstance(new, str) else f"({ast.unparse(new)})").encode()
                     lines = source[begin:end].decode(), (source[begin:start] + by + source[stop:end]).decode()
-                    each = Mutation(room, path, node.lineno, where, *lines, start, stop, by)
+                    each = Mutation(room, path, node.lineno, last, where, *lines, start, stop, by)
                     with contextlib.suppress(SyntaxError):
                         ast.parse(each.made(source))
                         found.append(each)
     return found
+
+
+@dataclass
+class Guards:
+    """What guards a room: its tests, those asked first in front, and which of them execute which line."""
+
+    seconds: float = 0.0  # all of them, with nothing changed
+    tests: list[str] = field(default_factory=list)
+    lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # by path
+
+    def of(self, mutation: Mutation) -> list[str]:
+        """Tests that execute what is changed; all where the module executes it as it is read: its SQL, defaults."""
+        lines = self.lines.get(mutation.path, {})
+        there = {test for line in range(mutation.line, mutation.last + 1) for test in lines.get(line, ())}
+        return self.tests if "" in there else [test for test in self.tests if test in there]
 
 
 class Copy:
@@ -207,7 +229,6 @@ class Copy:
 
     def __init__(self, where: Path) -> None:
         self.root = where
-        self.limits: dict[str, float] = {}  # by tests: seconds after which a mutant hangs
         listed = subprocess.check_output(["git", "ls-files", "-zco", "--exclude-standard"], cwd=ROOT, text=True)
         for name in filter(None, listed.split("\0")):
             if (ROOT / name).is_file():
@@ -221,13 +242,20 @@ class Copy:
         there = subprocess.check_output(asked, env=self.environ, cwd="/", text=True)
         assert there.startswith(f"{where}/"), f"tests would import {there}"
 
-    def run(self, tests: str, limit_s: float) -> tuple[str | None, float]:
+    def run(self, tests: list[str], limit_s: float, *options: str) -> tuple[str | None, float]:
         """The test that failed first, None for none; and the seconds that it took."""
         began = time.monotonic()
-        options = f"-x -q --no-header -p no:cacheprovider --tb=line --timeout={limit_s} --basetemp={self.root}/tmp"
-        command = [sys.executable, "-m", "pytest", *options.split(), "-k", "not attached", *tests.split()]
+        usual = f"-x -q --no-header -p no:cacheprovider --tb=line --timeout={limit_s} --basetemp={self.root}/tmp"
+        command = [sys.executable, "-m", "pytest", *usual.split(), "-k", "not attached", *options, *tests]
         there = self.root / "tests"
-        process = subprocess.Popen(command, cwd=there, env=self.environ, stdout=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            cwd=there,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             said = process.communicate(timeout=limit_s)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
@@ -238,31 +266,47 @@ class Copy:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+        assert "file or directory not found" not in said, said
         took = time.monotonic() - began
         hit = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", said, re.M)
         return (None if process.returncode == 0 else hit[1] if hit else said[-300:]), took
 
-    def ask(self, mutation: Mutation) -> tuple[str | None, float]:
+    def guards(self, room: str) -> Guards:
+        """Runs a room's tests with nothing changed."""
+        names, *files = ROOMS[room]
+        found = self.root / f"{room}.coverage"
+        found.with_suffix(".ini").write_text(f"[run]\ndata_file = {found}\n")
+        self.environ["COVERAGE_CORE"] = "ctrace"  # the one that tells tests apart
+        sources = [f"--cov={self.root}/avmfs/{Path(name).parent}" for name in names.split()]
+        options = [f"--cov-config={found.with_suffix('.ini')}", "--cov-context=test", "--cov-report="]
+        failed, took = self.run(" ".join(files).split(), 1800, *dict.fromkeys(sources), *options)
+        if failed is not None:
+            sys.exit(f"without any mutation {failed} fails")
+        data, guards = CoverageData(str(found)), Guards(took)
+        data.read()
+        for path in (f"avmfs/{name}.py" for name in names.split()):
+            told = data.contexts_by_lineno(str(self.root / path))
+            guards.lines[path] = {
+                line: [each.partition("|")[0].removeprefix("tests/") for each in tests] for line, tests in told.items()
+            }
+        known = {test for lines in guards.lines.values() for tests in lines.values() for test in tests} - {""}
+        order = {name: place for place, name in enumerate(" ".join(files).split())}
+        guards.tests = sorted(known, key=lambda test: (order[test.partition("::")[0]], test))
+        return guards
+
+    def ask(self, mutation: Mutation, guards: Guards) -> tuple[str | None, float]:
         """The test that notices a mutation, None for none; and the seconds that it took."""
-        there, spent = self.root / mutation.path, 0.0
+        there, tests = self.root / mutation.path, guards.of(mutation)
+        if not tests:
+            return None, 0.0  # no test comes here
         source = there.read_bytes()
-        for tests in ROOMS[mutation.room][1:]:
-            if tests not in self.limits:
-                failed, took = self.run(tests, 1200)
-                if failed is not None:
-                    sys.exit(f"without any mutation {failed} fails")
-                self.limits[tests] = max(LEAST_S, TIMES * took)
-            for stale in (there.parent / "__pycache__").glob(f"{there.stem}.*"):
-                stale.unlink()
-            there.write_bytes(mutation.made(source))
-            try:
-                failed, took = self.run(tests, self.limits[tests])
-            finally:
-                there.write_bytes(source)
-            spent += took
-            if failed is not None:
-                return failed, spent
-        return None, spent
+        for stale in (there.parent / "__pycache__").glob(f"{there.stem}.*"):
+            stale.unlink()
+        there.write_bytes(mutation.made(source))
+        try:
+            return self.run(tests, max(LEAST_S, TIMES * guards.seconds))
+        finally:
+            there.write_bytes(source)
 
 
 def equivalent() -> set[str]:
@@ -279,24 +323,47 @@ def sample(rooms: list[str], count: int, seed: int) -> list[Mutation]:
     return list(itertools.islice((each for each in even if f"{each.path} {each.text}" not in known), count))
 
 
+def _row(mutation: Mutation, noticed: str) -> str:
+    what = mutation.text.replace("|", "\\|")
+    return f"| {mutation.room} | {mutation.path}:{mutation.line} | {what} | {noticed} |"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=150, help="mutations (150)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--room", action="append", choices=[*ROOMS])
     parser.add_argument("--list", action="store_true", help="only what there would be to do")
+    parser.add_argument("-j", type=int, default=2, metavar="COPIES", help="so many at a time (2)")
     asked = parser.parse_args()
-    chosen, survivors = sample(asked.room or [*ROOMS], asked.n, asked.seed), 0
-    with tempfile.TemporaryDirectory(prefix="avmm-", dir="/tmp") as name:
-        copy = None if asked.list else Copy(Path(name))
-        print("| room | place | mutation | noticed by |\n|---|---|---|---|", flush=True)
+    chosen = sample(asked.room or [*ROOMS], asked.n, asked.seed)
+    if asked.list:
         for each in chosen:
-            failed, took = ("", 0.0) if copy is None else copy.ask(each)
+            print(_row(each, ""))
+        return 0
+    copies: SimpleQueue[Copy] = SimpleQueue()
+    guards: dict[str, Guards] = {}
+
+    def with_copy(work: Callable[[Copy], Any]) -> Any:
+        copy = copies.get()
+        try:
+            return work(copy)
+        finally:
+            copies.put(copy)
+
+    def guard(room: str) -> None:
+        guards[room] = with_copy(lambda copy: copy.guards(room))
+
+    with tempfile.TemporaryDirectory(prefix="avmm-", dir="/tmp") as name, ThreadPoolExecutor(asked.j) as pool:
+        for place in range(asked.j):
+            copies.put(Copy(Path(name) / str(place)))
+        deque(pool.map(guard, {each.room: None for each in chosen}), 0)
+        print("| room | place | mutation | noticed by |\n|---|---|---|---|", flush=True)
+        survivors = 0
+        told = pool.map(lambda each: with_copy(lambda copy: copy.ask(each, guards[each.room])), chosen)
+        for each, (failed, took) in zip(chosen, told, strict=True):
             survivors += failed is None
-            told = f"{each.path}:{each.line} | " + each.text.replace("|", "\\|")
-            print(
-                f"| {each.room} | {told} | {'**survived**' if failed is None else failed} ({took:.0f} s) |", flush=True
-            )
+            print(_row(each, f"{'**survived**' if failed is None else failed} ({took:.0f} s)"), flush=True)
     print(f"\n{len(chosen)} mutations, seed {asked.seed}: {survivors} survived ({survivors / max(1, len(chosen)):.1%})")
     return int(survivors > SURVIVORS * len(chosen))
 
