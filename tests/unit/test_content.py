@@ -71,13 +71,14 @@ def test_sizes_have_a_limit() -> None:
 
 
 def test_only_what_changes_no_byte_and_cuts_none_off_appends() -> None:
-    for edits, appends in (
+    cases: list[tuple[list[Edit], bool]] = [
         ([("w", 5, b"x"), ("t", 5), ("w", 9, b"x")], True),
         ([], True),
         ([("w", 4, b"x")], False),
         ([("w", 5, b"x"), ("t", 4)], False),
         ([("t", 0), ("w", 5, b"x")], False),
-    ):
+    ]
+    for edits, appends in cases:
         assert content.only_appends(5, edits) is appends, edits
 
 
@@ -109,7 +110,7 @@ def stored(db: apsw.Connection) -> dict[str, list[Any]]:
 
 def filled(db: apsw.Connection, blocks: Iterable[int], size: int, pieces: Sequence[bytes]) -> content.Applied:
     """Node 99 with a byte in each of the ``blocks``, of that size, and what is appended."""
-    edits = [("w", n * BLOCK, b"x") for n in blocks]
+    edits: list[Edit] = [("w", n * BLOCK, b"x") for n in blocks]
     after = content.apply(db, 99, content.Applied(0, b""), [("t", size), *edits, ("t", size)])
     for piece in pieces:
         assert content.small_append(after.size, [("w", after.size, piece)])
