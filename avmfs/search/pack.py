@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from avmfs import calls, paths
@@ -167,9 +167,8 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     plain = replace(frame, shared=Shared())
     framed = plain if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
-    if framed != plain and (found is None or (frame.budget < SMALL and found[1])):
-        other = _fitting(items, plain, counter)  # what is said goes before where and when
-        found = other if found is None or (other is not None and not other[1]) else found
+    if found is None or (frame.budget < SMALL and found[1]):  # what is said goes before where and when
+        found = min(filter(None, (found, _fitting(items, plain, counter))), key=itemgetter(1), default=None)
     return found[0] if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 
 

@@ -92,7 +92,8 @@ def db() -> Iterator[apsw.Connection]:
             "insert into node(id, name, kind, mode, mtime, ctime, scope) values(?1, ?1, 1, 0, 0, 0, 1)", (node,)
         )
     for node in (98, 100):
-        after = content.apply(made, node, content.Applied(0, b""), [("w", 0, bytes([node]) * 3 * BLOCK)])
+        edits: list[Edit] = [("w", n * BLOCK, bytes([node]) * BLOCK) for n in (0, 2)]
+        after = content.apply(made, node, content.Applied(0, b""), edits)
         content.take_map(made, node)
         after = content.append(made, node, after, b"appended")
         content.append(made, node, after, b"more")

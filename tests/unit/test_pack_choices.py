@@ -20,16 +20,17 @@ import pytest
 from avmfs.node import Hit
 from avmfs.search.engine import Scored
 from avmfs.search.forms import FORMS
-from avmfs.search.pack import Frame, pack
+from avmfs.search.pack import SKIMMED, SMALL, Frame, pack
 from avmfs.text.tokens import TokenCounter
 
 RECORD = Path(__file__).with_name("pack_choices.txt")
 DAY = 86_400 * 10**9
 NOW = 20_519 * DAY + DAY // 2
-WORDS = (
+SAID = (
     "zebra river lion the a crossed slept at dawn near old acacia while it rained NVDA fell two percent (9 %) 2026 中东"
     " #tag @home — reduce exposure until evening"
-).split()
+)
+WORDS = SAID.split()
 FOLDERS = ("/memory/shared/projects/aurora/notes-of-the-whole-team", "/memory/diary", "/memory", "", "/feeds/news")
 FOLDERS += tuple(f"{FOLDERS[0]}/{month}" for month in ("may", "june", "july"))
 COUNTER = TokenCounter()
@@ -80,8 +81,10 @@ def corpus(number: int) -> list[Scored]:
 
 def frames(number: int) -> Iterator[Frame]:
     draw = Draw(-number - 1)
-    for most in (25, 40, 60, 80, 105, 140, 200, 300, 450, 700, 1000, 2050, 3000):
-        budget = int(most * (0.7 + 0.3 * draw.random()) + 0.5)
+    drawn = (
+        most * (0.7 + 0.3 * draw.random()) for most in (25, 40, 60, 80, 105, 140, 200, 300, 450, 700, 1000, 2050, 3000)
+    )
+    for budget in (*map(int, drawn), SMALL, SKIMMED):
         frame = Frame(budget, budget, "balanced", None, 7, UTC, nonce="482913", terms=("zebra", "river"))
         if number % 3 == 1:
             frame = replace(frame, scores=draw.some(0.5), cite=draw.some(0.5), timed=draw.some(0.5), nonce="")
