@@ -60,7 +60,7 @@ def test_overlay_is_what_a_file_would_read(data: bytes, edits: list[Edit], offse
         assert after[: len(data)] == data
 
 
-def test_sizes_have_a_limit() -> None:
+def test_sizes_have_a_limit(db: apsw.Connection) -> None:
     assert content.size_after(0, [("t", content.SIZE_LIMIT)]) == content.SIZE_LIMIT
     large: list[list[Edit]] = [[("t", content.SIZE_LIMIT + 1)], [("w", content.SIZE_LIMIT, b"x")]]
     for edits in large:
@@ -68,6 +68,8 @@ def test_sizes_have_a_limit() -> None:
             content.size_after(0, edits)
     with pytest.raises(TooBig):
         content.size_after(0, [("t", content.SIZE_LIMIT + 1), ("t", 0)])
+    with pytest.raises(TooBig):
+        content.append(db, 99, content.Applied(content.SIZE_LIMIT, None), b"x")
 
 
 def test_only_what_changes_no_byte_and_cuts_none_off_appends() -> None:

@@ -340,6 +340,20 @@ def test_passages_of_one_document_stand_together_in_its_order() -> None:
     assert lines[2:-1] == ["# 28Feb", "@k7f2 zebra 0", "  zebra 1", "  …", "  zebra 3", "# 5Mar", "lion"]
 
 
+class Fickle(TokenCounter):
+    """For which no text of more than 120 tokens names its own number."""
+
+    def count_lines(self, text: str) -> int:
+        real = super().count_lines(text)
+        return real + (real > 120 and f" {real} tokens" in text)
+
+
+def test_where_no_number_of_tokens_is_right_the_answer_is_a_token_shorter() -> None:
+    for budget in (140, 141):
+        found = pack([scored(1, "a " * 300)], Frame(budget, budget, "balanced", None, 7, UTC), Fickle())
+        assert found.tokens == COUNTER.count(found.text) == 120
+
+
 def test_a_reserve_is_left_free() -> None:
     made = market()
     made.add("/memory/market/more.md", "NVDA " + "and more " * 60, updated=NOW)
