@@ -225,24 +225,22 @@ def _choose(
         nonlocal spent
         header = 0 if unit[0].group in groups else counter.count(_header(unit[0].group))
         cost = header + counter.count(_block(sorted(unit, key=_IN_TEXT), frame))
-        if cost > most:
-            return False
-        chosen.extend(unit)
-        groups.add(unit[0].group)
-        spent += cost
-        return True
+        if fits := cost <= most:
+            chosen.extend(unit)
+            groups.add(unit[0].group)
+            spent += cost
+        return fits
 
-    def cut(item: _Item, most: int) -> bool:
+    def cut(item: _Item, most: int) -> None:
         header = 0 if item.group in groups else counter.count(_header(item.group))
         left = room = most - header - counter.count(_block([replace(item, text="", cut=True)], frame))
-        while room > 0 and (text := excerpt(item.text, room, frame.terms, counter)):
+        while text := excerpt(item.text, room, frame.terms, counter):
             short = replace(item, text=text, cut=True)
             if add([short], most):
-                return True
-            # Indents cost too, and are not in the plain text: as many as a shorter one has lines.
+                return
+            # Indents cost too, and are not in the plain text: as many as a shorter one has lines. More than is left.
             cost = counter.count(_block([short], frame)) - counter.count(_block([replace(short, text="")], frame))
-            room = min(room - 1, room * left // max(cost, 1))
-        return False
+            room = room * left // cost
 
     def some(unit: Sequence[_Item], most: int) -> None:
         """Passages of what does not fit, the best first, and of the next one the sentences that do."""

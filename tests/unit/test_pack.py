@@ -14,7 +14,7 @@ from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
 from avmfs.search.forms import FORMS
-from avmfs.search.pack import FIRST, NOTHING, SCRAP, SMALL, Frame, Packed, pack
+from avmfs.search.pack import FIRST, JOINED, NOTHING, SCRAP, SMALL, Frame, Packed, pack
 from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
 from avmfs.search.recall import STRATEGIES, Recall, recall
@@ -338,6 +338,17 @@ def test_passages_of_one_document_stand_together_in_its_order() -> None:
     items = [replace(scored(1, ""), hit=parts[n]) for n in (3, 0, 1)]
     lines = packed([items[0], scored(2, "lion"), *items[1:]], 300, COUNTER).text.splitlines()
     assert lines[2:-1] == ["# 28Feb", "@k7f2 zebra 0", "  zebra 1", "  …", "  zebra 3", "# 5Mar", "lion"]
+
+
+def test_passages_of_a_document_go_together_up_to_a_limit() -> None:
+    parts = [replace(scored(7, text).hit, start=n * 20) for n, text in enumerate(("zebra", "lion"))]
+    items = [
+        replace(item, tokens=JOINED // 2)
+        for item in distinct([replace(scored(1, ""), hit=hit) for hit in parts], COUNTER)
+    ]
+    assert by_price(items) == [items]
+    items[1] = replace(items[1], tokens=JOINED // 2 + 1)
+    assert by_price(items) == [items[:1], items[1:]]
 
 
 class Fickle(TokenCounter):

@@ -268,9 +268,7 @@ def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes | byt
 def _put(db: apsw.Connection, node: int, n: int, at: int, piece: bytes) -> None:
     held = db.execute("select block from extent where node = ? and n = ?", (node, n)).get
     if len(piece) < BLOCK:
-        old = bytearray(b"" if held is None else _block(db, node, held))
-        if len(old) < at:
-            old.extend(bytes(at - len(old)))
+        old = bytearray((b"" if held is None else _block(db, node, held)).ljust(at, b"\0"))
         old[at : at + len(piece)] = piece
         piece = bytes(old)
     if held is not None and not db.execute("select 1 from shared where block = ?", (held,)).get:
