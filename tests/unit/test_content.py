@@ -219,6 +219,24 @@ def test_damage_is_an_error_to_who_reads_what_is_damaged_and_to_no_other(db: aps
         db.execute("rollback")
 
 
+def test_a_block_of_one_owner_is_changed_in_place_and_one_of_several_left_as_it_is(db: apsw.Connection) -> None:
+    db.execute("begin")
+    try:
+        after = filled(db, range(3), 3 * BLOCK, [])
+        first = content.pack_rows(db, 99)
+        content.apply(db, 99, after, [("w", BLOCK, b"y")])
+        assert content.pack_rows(db, 99) == first
+        packed = content.take_map(db, 99)
+        for piece in (b"z", bytes(BLOCK)):
+            content.apply(db, 99, after, [("w", BLOCK, piece)])
+            second = content.pack_rows(db, 99)
+            assert [second[n] == first[n] for n in range(3)] == [True, False, True]
+            assert content.read_map(db, 99, packed, 3 * BLOCK)[BLOCK] == ord("y")
+        assert content.unpack_map(packed) == first and content.pack_rows(db, 99) == second
+    finally:
+        db.execute("rollback")
+
+
 def test_small_pieces_are_folded_before_they_are_many_or_large(db: apsw.Connection) -> None:
     """Every read puts them together."""
     for piece, most in ((b"x", content.TAIL_PIECES), (bytes(content.TAIL_BYTES // 4), 4)):
