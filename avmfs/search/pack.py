@@ -252,15 +252,15 @@ def _choose(
                 return
 
     for each in units:
-        if refused and chosen and _least(each) > room - spent:
+        if refused and _least(each) > room - spent:
             continue  # most of them, and to say where one stands is dear
         unit = each if frame.shared == Shared() else _placed(each, frame)
         if add(unit, room - spent):
             continue
         found = [item for item in unit if item.scored.score > 0]
-        if chosen and 0 < len(found) < len(unit) and add(found, room - spent):
+        if chosen and found and add(found, room - spent):
             continue
-        if not chosen and unit[0].rank == 0:  # of the best its best passage; others may tell all of theirs in the rest
+        if unit[0].rank == 0:  # it comes first. Its best passage; others may tell all of theirs in the rest
             alone = room < 3 * SMALL or sum(item.tokens for item in unit) * NEARLY < room - spent
             some(unit[: None if alone else 1], room - spent if alone else (room - spent) // 2)
         elif not refused and sum(item.tokens for item in unit) * ALL_BUT < room - spent:

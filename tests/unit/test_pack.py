@@ -351,6 +351,24 @@ def test_passages_of_a_document_go_together_up_to_a_limit() -> None:
     assert by_price(items) == [items[:1], items[1:]]
 
 
+class Counting(TokenCounter):
+    calls = 0
+
+    def count(self, text: str) -> int:
+        self.calls += 1
+        return super().count(text)
+
+
+def test_what_cannot_fit_any_more_is_not_tried() -> None:
+    """Each item of many costs its own count and no more, once one has been refused."""
+    calls = []
+    for count in (50, 100):
+        items = [scored(1, "A zebra."), *(scored(number, f"{number} lion. " * 40) for number in range(2, count))]
+        packed(items, 160, counter := Counting())
+        calls.append(counter.calls)
+    assert calls[1] - calls[0] == 50
+
+
 class Fickle(TokenCounter):
     """For which no text of more than 120 tokens names its own number."""
 
