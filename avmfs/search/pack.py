@@ -267,7 +267,7 @@ def _choose(
             some(unit, room - spent)
         if not refused:
             refused = unit
-    if refused and (room - spent >= SCRAP or not chosen):
+    if room - spent >= SCRAP:
         some(refused, room - spent)
     return sorted(chosen, key=lambda item: item.rank), spent
 

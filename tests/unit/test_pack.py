@@ -359,14 +359,20 @@ class Counting(TokenCounter):
         return super().count(text)
 
 
-def test_what_cannot_fit_any_more_is_not_tried() -> None:
-    """Each item of many costs its own count and no more, once one has been refused."""
+@pytest.mark.parametrize("parts", [((40, 1.0),), ((40, 1.0), (30, 0.0)), ((600, 1.0), (40, 0.0))])
+def test_what_cannot_fit_any_more_is_not_tried(parts: tuple[tuple[int, float], ...]) -> None:
+    """Each passage of many costs its own count and no more, once one has been refused. The last ones are too much to go
+    together."""
     calls = []
-    for count in (50, 100):
-        items = [scored(1, "A zebra."), *(scored(number, f"{number} lion. " * 40) for number in range(2, count))]
+    for count in (10, 20):
+        items = [scored(1, "A zebra.")]
+        for number in range(2, count):
+            for at, (length, score) in enumerate(parts):
+                one = scored(number, f"{number} lion{at}. " * length)
+                items.append(replace(one, score=score, hit=replace(one.hit, start=at, stop=at + 1)))
         packed(items, 160, counter := Counting())
         calls.append(counter.calls)
-    assert calls[1] - calls[0] == 50
+    assert calls[1] - calls[0] == 10 * len(parts)
 
 
 class Fickle(TokenCounter):

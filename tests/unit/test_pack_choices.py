@@ -54,19 +54,19 @@ class Draw(random.Random):
 
 
 def corpus(number: int) -> list[Scored]:
-    """What a search might find. Every eighth has a document beyond what is packed together, or very many."""
+    """What a search might find. Of eight two have a document beyond what is packed together, one of them first, and one very many."""
     draw = Draw(number)
     kind, found = number % 8, list[tuple[float, Scored]]()
     wild, spread = draw.some(0.5), 1 + draw.below(len(FOLDERS))
     for document in range(90 if kind == 7 else 2 + draw.below(12)):
-        long = kind == 6 and document == 1
+        long = document == {5: 0, 6: 1}.get(kind)
         path = f"{FOLDERS[draw.below(spread)]}/{document}".encode()
         hit = Hit(0, document, document, path, f"h{document}", "alice", NOW, NOW, None, document, (), "", 0, 0, True)
         if wild:
             hit = replace(hit, author=("alice", "bob b", "eve")[draw.below(3)], route=("cli", "mcp", "")[draw.below(3)])
         hit = replace(hit, updated=NOW - draw.below(400 if wild else 2) * DAY)
         hit = replace(hit, untrusted="web" if wild and draw.some(0.1) else "")
-        rank, at = draw.random(), 0
+        rank, at = draw.random() * (kind != 5 or not long), 0
         for part in range(5 if long else 1 + int(4 * draw.random() ** 3)):
             said = found[0][1].hit.text if found and draw.some(0.1) else draw.text(90 if long else 30 if part else 12)
             at += 7 * draw.below(2) * (part > 0)
