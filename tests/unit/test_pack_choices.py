@@ -54,7 +54,8 @@ class Draw(random.Random):
 
 
 def corpus(number: int) -> list[Scored]:
-    """What a search might find. Of eight two have a document beyond what is packed together, one of them first, and one very many."""
+    """What a search might find. Of eight one has very many documents, and two have one that is too long, which is the
+    best or not."""
     draw = Draw(number)
     kind, found = number % 8, list[tuple[float, Scored]]()
     wild, spread = draw.some(0.5), 1 + draw.below(len(FOLDERS))
