@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[str, str, str]] = {
     ),
     "claims": (
         "store/commands/claims store/client/inflight",
-        "unit/test_claims.py contract/test_lanes.py contract/test_store_work.py unit/test_frontend_successors.py",
+        "unit/test_claims.py unit/test_inflight.py contract/test_lanes.py contract/test_store_work.py unit/test_frontend_successors.py",
         _GENERAL,
     ),
     "content": (
