@@ -153,7 +153,9 @@ def test_as_much_as_a_command_says_it_takes(world: World) -> None:
     a, b = (bob.node(f"/memory/shared/q/{name}.md").id for name in "ab")
     gone = bob.node("/memory/shared/q/c.md").id
     bob.memory.delete("/memory/shared/q/c.md", permanently=True)
-    free = [gone] * (CANDIDATES - 1) + [a]  # what ended after the list was read is passed over
+    bob.put("/memory/shared/q/below/x.md", "x\n")
+    below = bob.node("/memory/shared/q/below").id
+    free = [below] + [gone] * (CANDIDATES - 2) + [a]  # a directory, and what ended after the list was read
     assert bob.memory.submit("claim", nodes=free, lease=1, parent=directory)["node"] == a
     taken = bob.memory.submit("claim", nodes=[a, gone, b], lease=LEASE_MAX_NS, parent=directory)
     assert (taken["node"], taken["path"]) == (b, b"/memory/shared/q/b.md")
