@@ -553,6 +553,9 @@ def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
     unstarted.start()
     assert [each for each in unstarted.did if each != "sync"] == ["start", "pause", "resume"]
     assert unstarted.said == [""] and checkpointer.is_alive()
+    unstarted.note(unstarted.writer, "_drain")
+    assert unstarted.writer._left == 0
+    assert unstarted.step() == IDLE_BEFORE_DRAIN_S and "_drain" in unstarted.did, "something may have been left to index"
 
 
 # Between transactions --------------------------------------------------------------------------------------------
