@@ -554,8 +554,10 @@ def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
     assert [each for each in unstarted.did if each != "sync"] == ["start", "pause", "resume"]
     assert unstarted.said == [""] and checkpointer.is_alive()
     unstarted.note(unstarted.writer, "_drain")
+    unstarted.did.clear()
     assert unstarted.writer._left == 0
-    assert unstarted.step() == IDLE_BEFORE_DRAIN_S and "_drain" in unstarted.did, "something may have been left to index"
+    assert unstarted.step() == IDLE_BEFORE_DRAIN_S and unstarted.did == ["_drain"], "something may have been left to index"
+    assert unstarted.asker().does("create", **create("f"))["new"] and unstarted.did == ["_drain"], "synced a moment ago"
 
 
 # Between transactions --------------------------------------------------------------------------------------------
@@ -786,7 +788,7 @@ def test_what_a_writer_heeds_from_its_start_on(steps: Steps, monkeypatch: pytest
     monkeypatch.setattr(writer._reserve, "committed", pages.append)
     asker.does("create", **create("f"))
     assert pages and pages[-1] > 0, "as SQLite tells of each commit"
-    Path(f"{steps.applier.path}-wal").rename(steps.applier.path.with_name("elsewhere"))
+    Path(f"{steps.applier.path}-shm").rename(steps.applier.path.with_name("elsewhere"))
     asker.asks("create", **create("g"))
     with pytest.raises(Displaced):
         steps.step()
