@@ -13,6 +13,7 @@ import pytest
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale, StoreFailed
+from avmfs.store import commands
 from avmfs.store.commands import indexing, versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
@@ -437,6 +438,31 @@ def test_a_writer_knows_the_newest_row_of_the_log_and_syncs_what_others_do_not(p
     alone = Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=True)
     assert alone.seq == before and one(alone, "pragma synchronous") == 2
     alone.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_directories_are_remembered_where_nobody_else_writes(path: Path, shared: bool) -> None:
+    applier = Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=shared)
+    applier.alone(OPERATOR, "settle", {})
+    applier.alone(ALICE, "enroll", {})
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    applier.alone(ALICE, "create", {**create("f"), "parent": made})
+    assert (applier._known.directory(made) is None) is shared
+    applier.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), StoreFailed("disk I/O error")])
+def test_whatever_ends_a_command_ends_its_transaction(
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "run", fails)
+        with pytest.raises(type(error), match=str(error)):
+            applier.alone(ALICE, "create", create("f"))
+    assert applier.db.get_autocommit() and applier.alone(ALICE, "create", create("f"))["new"]
 
 
 def test_what_is_remembered_ends_where_another_process_may_have_written(path: Path) -> None:

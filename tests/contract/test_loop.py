@@ -17,6 +17,7 @@ import pytest
 from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, Stale, StoreFailed
+from avmfs.store import commands
 from avmfs.store.files.displaced import Displaced
 from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows.log_ops import Event
@@ -96,10 +97,11 @@ class Steps:
         self.quick = True
         self.patience: list[float | None] = []
         self.busy = False  # has anything happened that is no request?
+        self.comes: Callable[[], object] = lambda: None  # when it looks again within a transaction
         monkeypatch.setattr(self.writer._peers, "poll", self._poll)
         monkeypatch.setattr(os, "fdatasync", self._fdatasync)
         monkeypatch.setattr(WalSync, "quick", property(lambda log: self.quick))
-        self._monkeypatch = monkeypatch
+        self.patch = monkeypatch.setattr
         self._askers: list[Asker] = []
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -129,6 +131,8 @@ class Steps:
 
     def _poll(self, patience_s: float | None) -> bool:
         self.patience.append(patience_s)
+        if len(self.patience) == 2:
+            self.comes()
         return self.busy
 
     def _fdatasync(self, descriptor: int) -> None:
@@ -159,9 +163,9 @@ class Steps:
     def note(self, owner: Any, *names: str) -> None:
         """From now on these calls are among what was done."""
         for name in names:
-            self._monkeypatch.setattr(owner, name, self._noted(name, getattr(owner, name)))
+            self.patch(owner, name, self.noted(name, getattr(owner, name)))
 
-    def _noted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*given: Any, **more: Any) -> Any:
             self.did.append(name)
             return real(*given, **more)
@@ -223,15 +227,19 @@ def test_what_was_answered_is_answered_again_and_what_is_older_never(steps: Step
     assert asker.does("append", number=asker.number, node=node, handle=1, data=b"3") == replies[-1]
     assert steps.one("select size from node where id = ?", node) == 4
     assert asker.does("append", number=2, node=node, handle=1, data=b"0")[0] == Busy.code
-    assert asker.does("append", number=9, node=node, handle=1, data=b"4") and asker.does("", number=10)[0] == Invalid.code
+    assert (
+        asker.does("append", number=9, node=node, handle=1, data=b"4") and asker.does("", number=10)[0] == Invalid.code
+    )
     assert asker.does(None, number=10) == (Invalid.code, "malformed request")
-    assert asker.does("sync", number=10) == {} and asker.does("mark_read", number=10) == {"count": 0}, "nothing is kept of it"
+    assert asker.does("sync", number=10) == {} and asker.does("mark_read", number=10) == {"count": 0}, (
+        "nothing is kept of it"
+    )
 
 
 def test_the_kernel_that_asked_is_known_where_its_command_is_one_of_kernels(steps: Steps) -> None:
     asker = steps.asker(origin=b"mount")
     told: list[Event] = []
-    steps.writer._peers.tell_sinks = told.extend  # type: ignore[method-assign, assignment]
+    steps.patch(steps.writer._peers, "tell_sinks", told.extend)
     asker.does("create", **create("f"))
     asker.does("write_path", path=[b"memory", b"g"], data=b"x")
     assert {event.origin for event in told if event.op == "create" and event.name == b"f"} == {b"mount"}
@@ -330,33 +338,13 @@ def test_who_comes_while_others_are_served_finishes_what_it_began(steps: Steps) 
     node = late.does("create", **create("f"))["node"]
     steps.settle()
     steps.note(steps.applier, "commit")
-
-    def comes(patience_s: float | None) -> bool:
-        if patience_s == 0.0 and steps.did == []:
-            steps.did.append("comes")
-            late.asks("commit", **commit(node))
-        return False
-
-    for several in (True, False):
-        if several:
-            one.asks("create", **create("g"))
-        other.asks("create", **create(f"h{several}"))
-        steps.writer._peers.poll = lambda patience_s: False  # type: ignore[method-assign]
-        real = steps.writer._transact
-
-        def transact(batch: Any, replies: Any, real: Any = real) -> None:
-            steps.writer._peers.poll = comes  # type: ignore[method-assign]
-            real(batch, replies)
-            steps.writer._peers.poll = lambda patience_s: False  # type: ignore[method-assign]
-
-        steps.writer._transact = transact  # type: ignore[method-assign]
-        steps.step()
-        steps.writer._transact = real  # type: ignore[method-assign]
-        if several:
-            assert steps.did == ["comes", "commit", "sync"] and late.told()["size"] == 1
-        else:
-            assert steps.did == ["commit"] and not steps.writer._scheduler, "one alone asks nobody"
-        steps.settle()
+    steps.comes = lambda: late.asks("commit", **commit(node))
+    one.does("create", **create("g"))
+    assert steps.patience == [0.0], "one alone has nobody to look for"
+    one.asks("create", **create("h"))
+    other.does("create", **create("i"))
+    assert steps.patience == [0.0, 0.0] and steps.did == ["commit", "commit", "sync"]
+    assert late.told()["size"] == 1 and one.told()["new"]
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -367,11 +355,11 @@ def test_where_hosts_take_turns_whoever_comes_meanwhile_is_in_it(steps: Steps, t
     answer = steps.writer._answer
 
     def comes(*asked: Any) -> bytes:
-        steps.writer._answer = answer  # type: ignore[method-assign]
+        steps.patch(steps.writer, "_answer", answer)
         late.asks("create", **create("late"))
         return answer(*asked)
 
-    steps.writer._answer = comes  # type: ignore[method-assign]
+    steps.patch(steps.writer, "_answer", comes)
     one.does(command, **(create("f") if command == "create" else {}))
     assert bool(late.told()) is (turns and command == "create"), "where a transaction has begun"
 
@@ -418,7 +406,7 @@ def test_connections_of_one_mount_are_one_asker(steps: Steps) -> None:
 
 def test_a_sync_is_foreseen_of_one_alone_that_closes_after_each_append(steps: Steps) -> None:
     writer, asker = steps.writer, steps.asker(b"a")
-    append, sync, other = (parse([1, None, False, name, {}]).traits for name in ("append", "sync", "create"))  # type: ignore[union-attr]
+    append, sync, other = (commands.traits(name) for name in ("append", "sync", "create"))
     writer._recent.clear()
     writer._recent.append(asker.peer)
     heard: list[bool] = []
@@ -556,7 +544,9 @@ def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
     unstarted.note(unstarted.writer, "_drain")
     unstarted.did.clear()
     assert unstarted.writer._left == 0
-    assert unstarted.step() == IDLE_BEFORE_DRAIN_S and unstarted.did == ["_drain"], "something may have been left to index"
+    assert unstarted.step() == IDLE_BEFORE_DRAIN_S and unstarted.did == ["_drain"], (
+        "something may have been left to index"
+    )
     assert unstarted.asker().does("create", **create("f"))["new"] and unstarted.did == ["_drain"], "synced a moment ago"
 
 
@@ -566,7 +556,7 @@ def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
 def test_what_the_loop_is_called_for_is_heard_of(steps: Steps) -> None:
     writer = steps.writer
     told: list[Event] = []
-    writer._peers.tell_sinks = told.extend  # type: ignore[method-assign, assignment]
+    steps.patch(writer._peers, "tell_sinks", told.extend)
     steps.note(writer._change_ring, "tell")
     steps.note(writer._peers, "wake")
 
@@ -595,7 +585,7 @@ def test_notes_are_indexed_where_nothing_else_is_to_be_done(steps: Steps) -> Non
         drained.append(arguments["limit"])
         return alone(who, command, arguments)
 
-    steps.applier.alone = noted  # type: ignore[method-assign]
+    steps.patch(steps.applier, "alone", noted)
     asker = steps.asker()
     for number in range(DRAIN_STEP + 1):
         asker.does("write_path", path=[b"memory", b"f%d" % number], data=b"words")
@@ -605,7 +595,7 @@ def test_notes_are_indexed_where_nothing_else_is_to_be_done(steps: Steps) -> Non
     assert drained == []
     steps.busy = False
     again: list[bool] = []
-    writer._peers.tell_watchers = lambda seq, again_=again, **more: again_.extend(more.values())  # type: ignore[method-assign]
+    steps.patch(writer._peers, "tell_watchers", lambda seq, again_=again, **more: again_.extend(more.values()))
     writer._unsynced = False
     steps.step()
     assert drained == [DRAIN_STEP] and writer._may_drain and writer._left == 1 and writer._unsynced and again == []
@@ -630,7 +620,7 @@ def test_indexing_that_fails_is_tried_again_after_the_next_change(
 
     asker = steps.asker()
     asker.does("write_path", path=[b"memory", b"f"], data=b"words")
-    steps.applier.alone = fails  # type: ignore[method-assign]
+    steps.patch(steps.applier, "alone", fails)
     writer._left = 5
     steps.step()
     steps.step()
@@ -639,7 +629,7 @@ def test_indexing_that_fails_is_tried_again_after_the_next_change(
     asker.does("enroll")
     steps.step()
     assert len(tried) == 2
-    steps.applier.alone = alone  # type: ignore[method-assign]
+    steps.patch(steps.applier, "alone", alone)
     asker.does("enroll")
     steps.settle()
     assert steps.one("select count(*) from document where due is not null") == 0
@@ -779,7 +769,9 @@ def test_of_parts_that_were_committed_the_disk_hears_too(steps: Steps, monkeypat
 def test_what_a_writer_heeds_from_its_start_on(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, asker = steps.writer, steps.asker()
     near = [True]
-    monkeypatch.setattr(DiskReserve, "near", property(lambda reserve: near[0], lambda reserve, value: None), raising=False)
+    monkeypatch.setattr(
+        DiskReserve, "near", property(lambda reserve: near[0], lambda reserve, value: None), raising=False
+    )
     assert steps.applier.short() is True
     near[0] = False
     assert steps.applier.short() is False
@@ -817,14 +809,17 @@ def test_what_ends_in_which_order(unstarted: Steps, clean: bool) -> None:
         told.append(clean)
         close(clean=clean)
 
-    writer._checkpointer.stop, steps.applier.close = stops, closes  # type: ignore[method-assign, assignment]
-    for owner, name in ((writer, "_send_synced"), (writer._peers, "close"), (writer._change_ring, "close")):
-        setattr(owner, name, steps._noted(f"{type(owner).__name__}.{name}", getattr(owner, name)))
-    writer._log.close = steps._noted("log", writer._log.close)  # type: ignore[method-assign]
+    steps.patch(writer._checkpointer, "stop", stops)
+    steps.patch(steps.applier, "close", closes)
+    for owner, name in (
+        *((writer._log, "close"), (writer, "_send_synced"), (writer._peers, "close")),
+        (writer._change_ring, "close"),
+    ):
+        steps.patch(owner, name, steps.noted(f"{type(owner).__name__}.{name}", getattr(owner, name)))
     steps.did.clear()
     steps.end()
     assert steps.did == [
-        *("log", *(["sync"] if clean else []), "Writer._send_synced", "stop"),
+        *("WalSync.close", *(["sync"] if clean else []), "Writer._send_synced", "stop"),
         *("Peers.close", "ChangeRing.close", "applier"),
     ]
     assert told == [clean, clean] and steps.raised is None

@@ -1,5 +1,5 @@
-"""The writer's log and its syncs, with a clock and a disk of the test's: how quick, how long until the next attempt, and
-what a log has to be before anything follows it."""
+"""The writer's log and its syncs, with a clock and a disk of the test's: how quick, how long until the next attempt,
+and what a log has to be before anything follows it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def log(db: apsw.Connection, disk: Disk, tmp_path: Path) -> Iterator[WalSync[Any
     made.close()
 
 
-def test_a_disk_is_as_quick_as_the_shortest_of_its_last_syncs(log: WalSync[Any], disk: Disk, db: apsw.Connection) -> None:
+def test_a_disk_is_as_quick_as_the_shortest_of_its_last_syncs(
+    log: WalSync[Any], disk: Disk, db: apsw.Connection
+) -> None:
     assert log.quick is False and log.recover(db) is True and log.quick is False, "nothing is known"
     for takes_s, quick in ((QUICK_S * 2, False), (QUICK_S, False), (QUICK_S / 2, True), (QUICK_S * 2, True)):
         disk.now = 0.0  # so that what is measured is what it takes
@@ -129,9 +131,7 @@ def test_nobody_commits_while_a_log_is_written_anew(
         other.execute("insert into t values(1)")
 
 
-def test_a_long_log_is_written_as_it_was(
-    log: WalSync[Any], disk: Disk, db: apsw.Connection, tmp_path: Path
-) -> None:
+def test_a_long_log_is_written_as_it_was(log: WalSync[Any], disk: Disk, db: apsw.Connection, tmp_path: Path) -> None:
     file = tmp_path / "avm.db-wal"
     database.run(db, f"insert into t values(randomblob({FOLIO + FOLIO // 2}))")
     kept = file.read_bytes()
@@ -166,11 +166,16 @@ def test_how_much_of_a_log_is_damaged_is_said(
     says(kept[: -2 * FRAME], 2)
     says(b"", frames)
     says(bytes(len(kept)), frames)
-    for other, count in (((frames, (checksum[0] ^ 1, checksum[1]), salt), 1), ((frames, checksum, b"another!"), frames)):
+    for other, count in (
+        ((frames, (checksum[0] ^ 1, checksum[1]), salt), 1),
+        ((frames, checksum, b"another!"), frames),
+    ):
         with monkeypatch.context() as patched:
             patched.setattr(WalIndex, "committed", lambda index, other=other: other)
             assert log.recover(db) is False
-            assert isinstance(log.failure, StoreFailed) and log.failure.reason.startswith(f"{count} of {frames} "), other
+            assert isinstance(log.failure, StoreFailed) and log.failure.reason.startswith(f"{count} of {frames} "), (
+                other
+            )
     assert log.recover(db) is True
     assert wal_sync._checksum(memoryview(kept)[-FRAME:]) == checksum
     assert wal_sync._checksum(memoryview(kept)[-FRAME + 1 :]) is None
