@@ -150,6 +150,15 @@ class _Item:
     cut: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """``said``: letters of its items' texts. ``cut``: one of them is an excerpt."""
+
+    packed: Packed
+    said: int
+    cut: bool
+
+
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
     """As many of ``ranked`` as fit, by rank and price (see PRICE), shown best first, grouped under one header for each
     place, day and author that differ from what the heading says; an answer of more than SKIMMED tokens has its FIRST
@@ -158,28 +167,38 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     What says the same in nearly the same words is given once, with the handles of the others. The best one, where it
     does not fit, the next one, where ALL_BUT its end fits, and at last the best of the others that do not, are cut to
     the sentences that have most of the question's words. The order of packing does not depend on the budget: the items
-    up to the first that does not fit whole are among those of any larger budget (on either side of SMALL). A budget too
-    small for any item, or for any text at all, gives a line that says so, or nothing.
+    up to the first that does not fit whole are among those of any larger budget (on either side of SMALL). The heading
+    of an answer of SMALL tokens or some more takes nothing from what a smaller one would say. A budget too small for
+    any item, or for any text at all, gives a line that says so, or nothing.
     """
     items = _distinct(ranked, counter)
     if not items:
         return _empty(NOTHING, frame, counter)
+    found = _framed(items, frame, counter)
+    if frame.form is None and SMALL <= frame.budget < 2 * SMALL:
+        small = _framed(items, replace(frame, budget=SMALL - 1), counter)
+        found = small if small is not None and (found is None or small.said > found.said) else found
+    return found.packed if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+
+
+def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
+    """With place, day and author, where that does not go before what is said."""
     plain = replace(frame, shared=Shared())
     framed = plain if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
-    if framed != plain and (found is None or (frame.budget < SMALL and found[1])):
-        other = _fitting(items, plain, counter)  # what is said goes before where and when
-        found = other if found is None or (other is not None and not other[1]) else found
-    return found[0] if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+    if framed != plain and (found is None or (frame.budget < SMALL and found.cut)):
+        other = _fitting(items, plain, counter)
+        found = other if found is None or (other is not None and not other.cut) else found
+    return found
 
 
-def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tuple[Packed, bool] | None:
-    """The answer, if any fits, and whether one in it is cut."""
+def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
     units, room = _by_price(items), frame.budget
     while (found := _choose(units, frame, counter, room))[0]:
         settled = _settle(found[0], frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
-            return settled, any(item.cut for item in found[0])
+            said = sum(len(item.text) for item in found[0])
+            return _Found(settled, said, any(item.cut for item in found[0]))
         room -= 1 if settled is None else settled.tokens - frame.budget  # joined, parts may cost a token more
     return None
 
