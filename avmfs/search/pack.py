@@ -1,6 +1,6 @@
 """The text of an answer, and fitting it to a token budget.
 
-Owns the formats of :recall and :search (docs/FORMATS.md) and the promise that a recall never costs more tokens
+Owns the plain format of :recall (docs/FORMATS.md) and the promise that a recall never costs more tokens
 than it was given, its own header and footer included. Called by recall and by the views. Knows nothing of how
 hits were found.
 
@@ -24,16 +24,13 @@ from typing import Final
 from avmfs import calls, paths
 from avmfs.node import notice, signed
 from avmfs.search.duplicates import gist, glance
-from avmfs.search.engine import Answer, Scored
-from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
-from avmfs.search.forms import Around, Form, Quoted, closing
-from avmfs.text import segment
+from avmfs.search.engine import Scored
+from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line
+from avmfs.search.forms import Around, Form, Quoted, closing, door_of
 from avmfs.text.tokens import TokenCounter
-from avmfs.trust import marked
 
 USUAL: Final = "balanced"  # the strategy that is not named
 NOTHING: Final = "(nothing relevant)\n"
-NO_MATCHES: Final = "(no matches)\n"
 
 SCRAP: Final = 24
 """Tokens below which what is left of the budget is not worth the beginning of a passage."""
@@ -203,18 +200,6 @@ def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Fo
     return None
 
 
-def format_search(answer: Answer) -> str:
-    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
-    lines = notice(answer.degraded).splitlines()
-    terms = tuple(segment.query_terms(answer.query))
-    for scored in answer.hits:
-        live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
-        of = live if _door(scored.hit.path, scored.hit.route) == "live" else ""
-        lines.append(f"[{scored.relevance:.2f}] {paths.printable(scored.hit.path)}{of}")
-        lines.append(f"  {marked(summary(scored.hit.text, terms), scored.hit.untrusted)}".rstrip())
-    return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
-
-
 def _by_price(items: Sequence[_Item]) -> list[list[_Item]]:
     """What is packed together, in the order in which it is: the passages of a document, where they are JOINED."""
     documents: dict[bytes, list[_Item]] = {}
@@ -352,7 +337,7 @@ def _body(items: Sequence[_Item], frame: Frame) -> str:
 def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shared:
     """Of the best SEEN. A small answer says it all once, in the heading: there is room for one or two of one place."""
     seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
-    doors = [_door(hit.path, hit.route) for hit in seen]
+    doors = [door_of(hit.path, hit.route) for hit in seen]
     route = _most(doors)
     days = [_day(hit.updated, frame.tz) for hit in seen]
     day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
@@ -375,7 +360,7 @@ def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     for item in unit:
         hit = item.scored.hit
         place, day = _directory(hit.path), _day(hit.updated, frame.tz)
-        author = _author(hit.author, _door(hit.path, hit.route), shared.route)
+        author = _author(hit.author, door_of(hit.path, hit.route), shared.route)
         where = "" if place == shared.base else _place(_beside(place, shared.base))
         short = "" if day == shared.day else _short(day, shared.day)
         where += "" if shared.scattered else short
@@ -511,9 +496,3 @@ def _empty(said: str, frame: Frame, counter: TokenCounter) -> Packed:
         text = frame.notice() + said
         found = Packed(text, (), counter.count(text))
     return found if found is not None and found.tokens <= frame.budget else Packed("", (), 0)
-
-
-@lru_cache(KNOWN)
-def _door(path: bytes, route: str) -> str:
-    """By which door it came: what stands at a live path is live, whoever gave it to the source."""
-    return "live" if paths.is_live(tuple(path.split(b"/")[1:2])) else route
