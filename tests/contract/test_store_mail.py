@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import secrets
+from dataclasses import dataclass, field
 
 import pytest
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Message
-from avmfs.store.commands.messages import DIGESTS_UNREAD
+from avmfs.store.commands.messages import DIGESTS_UNREAD, PRIORITIES
 from avmfs.store.identity import OPERATOR
 from tests.contract.store_world import ALICE, BOB, CAROL, World
 
@@ -301,3 +303,146 @@ def test_digests_that_nobody_reads_give_way_to_newer_ones_and_keep_no_mail_out(w
     tell(world, BOB, "alice", unread_limit=1)
     bodies = [message.body for message in mail(world, ALICE)]
     assert bodies == [*(f"number {number}" for number in range(3, DIGESTS_UNREAD + 3)), "x"]
+
+
+# Against a model -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Told:
+    number: int
+    sender: str
+    recipient: str
+    priority: str
+    root: Told | None  # None: this is its thread's first
+    known: tuple[int | None, int | None]  # re and thread, as the sender has them
+    read: dict[str, bool] = field(default_factory=dict)  # who has it
+    theirs: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    def had_by(self, agent: str) -> bool:
+        return agent in self.read or (agent == self.sender and bool(self.read))
+
+
+class Mail:
+    """All mail of some agents, oldest first, and what each has and knows of it."""
+
+    LIMIT = 3
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def of(self, agent: str) -> list[Told]:
+        """As its inbox has it."""
+        newest = [each for each in reversed(self.told) if agent in each.read]
+        return sorted(newest, key=lambda each: (each.read[agent], PRIORITIES.index(each.priority)))
+
+    def answered(self, asker: str, number: int) -> Told | None:
+        return next((each for each in self.told if each.number == number and each.had_by(asker)), None)
+
+    def waiting(self, receiver: str, sender: str, *, everyone: bool) -> list[Told]:
+        return [
+            each
+            for each in self.told
+            if each.read.get(receiver) is False and each.sender == sender and (each.recipient == "@all") is everyone
+        ]
+
+    def known(self, agent: str, answered: Told | None) -> tuple[int | None, int | None]:
+        if answered is None:
+            return None, None
+        root = answered.root or answered
+        thread = [each.number for each in self.told if (each is root or each.root is root) and each.had_by(agent)]
+        return answered.number if answered.had_by(agent) else None, next(iter(thread), None)
+
+    def tell(
+        self, number: int, sender: str, recipient: str, receivers: list[str], priority: str, answered: Told | None
+    ) -> None:
+        root = None if answered is None else answered.root or answered
+        made = Told(number, sender, recipient, priority, root, self.known(sender, answered))
+        for receiver in receivers:
+            if recipient == "@all" and len(waiting := self.waiting(receiver, sender, everyone=True)) >= self.LIMIT:
+                del waiting[0].read[receiver]
+            made.theirs[receiver] = self.known(receiver, answered)
+            made.read[receiver] = False
+        self.told.append(made)
+
+
+def look(world: World, model: Mail, agent: str, random_: random.Random) -> None:
+    """Everything that a reader says of an agent's mail is what the model has."""
+    mail, least, priority = model.of(agent), random_.randrange(3), random_.choice(PRIORITIES)
+    unread = [each for each in mail if not each.read[agent]]
+    kept = [each for each in reversed(model.told) if each.read.get(agent)][:least]
+    of_one = [each for each in reversed(model.told) if each.read.get(agent) and each.priority == priority][:least]
+    with world.reading(Principal(agent)) as reader:
+        box = reader.mail
+        assert [
+            (each.id, each.sender, each.recipient, each.priority, each.body, each.re, each.thread, each.read_at is None)
+            for each in box.messages()
+        ] == [
+            (each.number, each.sender, each.recipient, each.priority, each.recipient, each.theirs[agent][0],
+             each.theirs[agent][1] or each.number, not each.read[agent]) for each in mail
+        ]  # fmt: skip
+        for found, expected in (
+            (box.messages(unread_only=True), unread),
+            (box.messages(read=least), [*unread, *(each for each in mail if each in kept)]),
+            (box.messages(priority=priority), [each for each in mail if each.priority == priority]),
+            (
+                box.messages(priority=priority, read=least),
+                [*(each for each in unread if each.priority == priority), *of_one],
+            ),
+        ):
+            assert [each.id for each in found] == [each.number for each in expected]
+        counts = box.counts()
+        assert counts.messages == len(mail) and box.any_unread() is bool(unread)
+        assert counts.unread == {each: sum(one.priority == each for one in unread) for each in PRIORITIES}
+
+
+def write(world: World, model: Mail, sender: str, recipient: str, random_: random.Random) -> None:
+    """One message, or its refusal, which is known beforehand."""
+    number = random_.choice([each.number for each in model.told]) if model.told and random_.random() < 0.6 else None
+    answered, priority = None if number is None else model.answered(sender, number), random_.choice(PRIORITIES)
+    full = recipient != "@all" and len(model.waiting(recipient, sender, everyone=False)) >= model.LIMIT
+    refused = Invalid if number is not None and answered is None else OverQuota if full else None
+    limits = {"body_limit": 9, "unread_limit": model.LIMIT, "rate_limit": 10**6}
+    asked = {"recipient": recipient, "re": number}
+    with world.reading(Principal(sender)) as reader:
+        with pytest.raises(refused) if refused else contextlib.nullcontext():
+            reader.mail.refusal(**asked, size=1, **limits)
+        with pytest.raises(refused) if refused else contextlib.nullcontext():
+            told = world.do(
+                Principal(sender), "tell", body=recipient, priority=priority, expires=None, **asked, **limits
+            )
+            model.tell(told["id"], sender, recipient, told["recipients"], priority, answered)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_mail_is_what_was_told_by_whom_and_is_left(world: World, seed: int) -> None:
+    random_, model = random.Random(seed), Mail()
+    world.do(Principal("dave"), "enroll")
+    agents = ["alice", "bob", "carol", "dave"]
+    for _ in range(100):
+        agent, some = random_.choice(agents), [each for each in model.told if random_.random() < 0.3]
+        chosen, numbers = (some, [each.number for each in some]) if random_.random() < 0.7 else (model.told, None)
+        hers = [each for each in chosen if agent in each.read]
+        match random_.randrange(10):
+            case 0:
+                unread = [each for each in hers if not each.read[agent]]
+                assert world.do(Principal(agent), "mark_read", messages=numbers) == {"count": len(unread)}
+                for each in unread:
+                    each.read[agent] = True
+            case 1:
+                gone = [each for each in hers if numbers is not None or each.read[agent]]
+                assert world.do(Principal(agent), "delete_mail", messages=numbers) == {"count": len(gone)}
+                for each in gone:
+                    del each.read[agent]
+            case _:
+                write(world, model, agent, random_.choice([*agents, "@all", "@all"]), random_)
+        look(world, model, random_.choice(agents), random_)
+    for agent in agents:
+        look(world, model, agent, random_)
+    kept = [(each.number, *each.known) for each in model.told if each.read]
+    assert world.rows("select number, re, thread from message order by id") == kept
+    waiting = {
+        name: sum(each.read.get(name) is False and each.priority != "low" for each in model.told) for name in agents
+    }
+    with world.reading(OPERATOR) as reader:
+        assert reader.mail.unread_of_all() == {name: count for name, count in waiting.items() if count}
