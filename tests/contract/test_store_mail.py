@@ -19,6 +19,15 @@ from tests.contract.store_world import ALICE, BOB, CAROL, World
 MINUTE_S = 60
 
 
+@pytest.fixture
+def still(world: World) -> World:
+    """Its time is what the test makes of it."""
+    if world.mode != "direct":
+        pytest.skip("the time is that of another process")
+    world.clock.stand_still()
+    return world
+
+
 @pytest.fixture(autouse=True)
 def _carol(world: World) -> None:
     world.do(CAROL, "enroll")
@@ -61,14 +70,21 @@ def test_numbers_tell_nothing_of_how_much_mail_there_is(world: World) -> None:
 def test_a_number_that_is_taken_is_not_given_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if world.mode != "direct":
         pytest.skip("the numbers are drawn in another process")
-    monkeypatch.setattr(secrets, "randbelow", lambda below: 7)
-    assert [tell(world, ALICE, "bob"), tell(world, BOB, "alice"), tell(world, ALICE, "@all")] == [
-        100_007,
-        1_000_007,
-        10_000_007,
-    ]
-    assert [message.id for message in mail(world, BOB)] == [100_007, 10_000_007]
-    assert [message.id for message in mail(world, CAROL)] == [10_000_007]
+    bounds: list[int] = []
+
+    def drawn(below: int) -> int:
+        bounds.append(below)
+        return 7
+
+    monkeypatch.setattr(secrets, "randbelow", drawn)
+    world.do(Principal("dave"), "enroll")
+    six, seven, eight = (10**digits + 7 for digits in (5, 6, 7))
+    assert [tell(world, ALICE, "bob"), tell(world, BOB, "alice"), tell(world, ALICE, "@all")] == [six, seven, eight]
+    assert bounds == [900_000, *(900_000, 9_000_000), *(900_000, 9_000_000, 90_000_000)], "all of so many digits"
+    assert [message.id for message in mail(world, BOB)] == [six, eight]
+    assert [message.id for message in mail(world, CAROL)] == [eight]
+    assert tell(world, CAROL, "dave") == six, "neither of the two has it"
+    assert tell(world, BOB, "carol") == 10**8 + 7, "he has got the first, sent the second, got the third"
 
 
 def test_an_answer_names_the_message_as_its_receiver_knows_it(world: World) -> None:
@@ -161,6 +177,96 @@ def test_the_limit_of_a_minute_holds_in_every_minute(world: World) -> None:
         with pytest.raises(OverQuota, match="go on in"):
             tell(world, ALICE, "carol", rate_limit=3, unread_limit=99)
         world.clock.advance(MINUTE_S / 2)
+
+
+def test_a_minute_begins_with_its_first_message_and_ends_before_the_next_minute(still: World) -> None:
+    def sent(seconds: float) -> bool:
+        """After so long; and it was known beforehand."""
+        still.clock.advance(seconds)
+        outcome = []
+        with still.reading(ALICE) as reader:
+            for ask in (
+                lambda: reader.mail.refusal("carol", 1, None, body_limit=9, unread_limit=99, rate_limit=2),
+                lambda: tell(still, ALICE, "carol", rate_limit=2, unread_limit=99),
+            ):
+                with contextlib.suppress(OverQuota):
+                    ask()
+                    outcome.append(ask)
+        assert len(outcome) != 1
+        return bool(outcome)
+
+    assert [sent(seconds) for seconds in (0, 0, 0, 59.5, 0.5, 30, 29.5)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    with pytest.raises(OverQuota, match="2 messages a minute are the most that one agent may send: go on in 1 s"):
+        tell(still, ALICE, "carol", rate_limit=2)
+    still.clock.advance(-20.5)
+    with pytest.raises(OverQuota, match="go on in 21 s"):
+        tell(still, ALICE, "carol", rate_limit=2)
+    assert [sent(seconds) for seconds in (-39.25, 0, 0, 59.75, 0.25)] == [True, True, False, False, True]
+
+
+def test_mail_is_there_until_it_expires_and_not_at_that_time(still: World) -> None:
+    over = still.clock() + 5 * 10**9
+    number = tell(still, ALICE, "bob", expires=over, priority="urgent", unread_limit=1)
+
+    def full() -> bool:
+        try:
+            with still.reading(ALICE) as reader:
+                reader.mail.refusal("bob", 1, None, body_limit=9, unread_limit=1, rate_limit=9)
+        except OverQuota:
+            return True
+        return False
+
+    for seconds, there in ((4.5, True), (0.5, False)):
+        still.clock.advance(seconds)
+        with still.reading(BOB) as reader, still.reading(OPERATOR) as operator:
+            found = [each.id for each in reader.mail.messages()]
+            assert found == [each.id for each in reader.mail.messages(priority="urgent", unread_only=True)]
+            assert found == ([number] if there else []) and full() is there is reader.mail.any_unread()
+            assert reader.mail.counts().messages == sum(reader.mail.counts().unread.values()) == int(there)
+            assert operator.mail.unread_of_all() == ({"bob": 1} if there else {})
+        if there:
+            with pytest.raises(OverQuota):
+                tell(still, ALICE, "bob", unread_limit=1)
+            assert still.do(OPERATOR, "trim_mail", before=0, keep=9) == {"count": 0}
+    tell(still, ALICE, "bob", unread_limit=1)
+    assert still.do(OPERATOR, "trim_mail", before=0, keep=9) == {"count": 1}
+    assert number not in [each.id for each in mail(still, BOB)]
+
+
+def test_a_broadcast_that_has_expired_is_not_the_one_that_gives_way(still: World) -> None:
+    tell(still, ALICE, "@all", "brief", expires=still.clock() + 10**9)
+    for number in range(2):
+        tell(still, ALICE, "@all", str(number))
+    still.clock.advance(1)
+    for number in range(2, 4):
+        tell(still, ALICE, "@all", str(number), unread_limit=2)
+        assert [each.body for each in mail(still, BOB)] == [str(number - 1), str(number)]
+
+
+def test_read_mail_is_trimmed_by_when_it_was_read_and_so_many_at_a_time(still: World) -> None:
+    for receiver, count, expires in (("bob", 6, None), ("carol", 3, still.clock() + 10**9)):
+        for _ in range(count):
+            tell(still, ALICE, receiver, expires=expires, unread_limit=99)
+    still.do(BOB, "mark_read")
+    at = still.clock()
+    still.clock.advance(5)
+    assert still.do(OPERATOR, "trim_mail", before=at, keep=6, limit=2) == {"count": 2}, "two that have expired"
+    assert still.do(OPERATOR, "trim_mail", before=at, keep=6) == {"count": 1}, "read not before, but just then"
+    assert still.do(OPERATOR, "trim_mail", before=at + 1, keep=6, limit=2) == {"count": 2}
+    left = mail(still, BOB)
+    assert still.do(OPERATOR, "trim_mail", before=0, keep=3, limit=2) == {"count": 1}
+    assert mail(still, BOB) == left[1:] and len(left) == 4
+    assert still.do(OPERATOR, "trim_mail", before=0, keep=0, limit=2) == {"count": 2}
+    assert still.do(OPERATOR, "trim_mail", before=at + 1, keep=0) == {"count": 1}
+    assert still.rows("select * from message") == []
 
 
 def test_an_operator_is_told_how_much_waits_for_whom(world: World) -> None:
@@ -268,6 +374,8 @@ def test_only_the_log_rows_of_a_tell_say_whose_mail_has_moved(world: World) -> N
         ("alice", b"/tell/carol", other, rows[2][3]),
     ]
     assert "bob" in rows[0][3] and "carol" in rows[2][3]
+    first = world.rows("select min(seq) from log where op = 'tell' group by version order by min(seq)")
+    assert world.rows("select id from message order by id") == first, "each has the number of its first row"
 
 
 def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(world: World) -> None:
@@ -280,6 +388,9 @@ def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(wo
     with pytest.raises(Denied):
         world.do(ALICE, "deliver_digest", agent="alice", due=first, told=first, body="forged")
     assert deliver(first) is None and deliver(first, "x") is None and mail(world, ALICE) == []
+    done = world.do(OPERATOR, "deliver_digest", agent="bob", due=1, told=2, body="x")
+    assert (done, mail(world, BOB)) == ({"since": None}, []), "the next is his first, too"
+    assert world.do(OPERATOR, "deliver_digest", agent="bob", due=3, told=4) == {"since": 2}
     second = first + day * 10**9
     world.clock.advance(day)
     assert deliver(second) == first + 5, "nobody has put it yet"
@@ -292,6 +403,14 @@ def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(wo
     assert deliver(third + 10**9 * day * 400, "the clock was wrong") == third + 5
     assert deliver(third) is None and deliver(third, "x") is None, "what was due in a time to come is forgotten"
     assert len(mail(world, ALICE)) == 2
+
+
+def test_what_was_due_a_day_from_now_is_no_mistake_of_the_clock(still: World) -> None:
+    due = still.clock() + 24 * 3600 * 10**9
+    for more, since in ((0, 7), (1, None)):
+        still.do(OPERATOR, "deliver_digest", agent="alice", due=due + more, told=7, body=None if more == 0 else "")
+        done = still.do(OPERATOR, "deliver_digest", agent="alice", due=due + 2 * more + 1, told=8)
+        assert done == {"since": since}
 
 
 def test_digests_that_nobody_reads_give_way_to_newer_ones_and_keep_no_mail_out(world: World) -> None:
@@ -403,13 +522,19 @@ def write(world: World, model: Mail, sender: str, recipient: str, random_: rando
     full = recipient != "@all" and len(model.waiting(recipient, sender, everyone=False)) >= model.LIMIT
     refused = Invalid if number is not None and answered is None else OverQuota if full else None
     limits = {"body_limit": 9, "unread_limit": model.LIMIT, "rate_limit": 10**6}
-    asked = {"recipient": recipient, "re": number}
     with world.reading(Principal(sender)) as reader:
         with pytest.raises(refused) if refused else contextlib.nullcontext():
-            reader.mail.refusal(**asked, size=1, **limits)
+            reader.mail.refusal(recipient, 1, number, **limits)
         with pytest.raises(refused) if refused else contextlib.nullcontext():
             told = world.do(
-                Principal(sender), "tell", body=recipient, priority=priority, expires=None, **asked, **limits
+                Principal(sender),
+                "tell",
+                recipient=recipient,
+                body=recipient,
+                re=number,
+                priority=priority,
+                expires=None,
+                **limits,
             )
             model.tell(told["id"], sender, recipient, told["recipients"], priority, answered)
 
