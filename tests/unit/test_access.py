@@ -24,6 +24,7 @@ default_access: ro
 providers:
 - {pattern: /live/a, handler: http, config: {url: "https://example.com"}}
 - {pattern: /live/b, handler: script, config: {command: uptime}, writable: true}
+trust: [{source: tool, pattern: "/memory/x/*", action: quarantine}]
 agents: {alice: {groups: [desk], capabilities: [write], quota: {nodes: 1, bytes: 2, history_bytes: 3, unread: 4}}}
 """
 NAMES = ["alice", "bob", "carol", "a.b_c-d"]
@@ -425,6 +426,21 @@ def test_what_is_live_is_changed_where_its_source_takes_it_and_trusted_as_that_i
     assert (scope.everyone, scope.live, scope.origin, scope.trust) == (may, True, Origin(sources), trust)
 
 
+def test_a_place_knows_the_areas_that_it_is_in_and_those_it_leads_to() -> None:
+    areas = list(enumerate([(b"memory",), (b"memory", b"x"), (b"memory", b"x", b"y"), (b"memory", b"xy")], 1))
+    for parts, inside, leads in (
+        ((), "", "1234"),
+        ((b"memory",), "1", "234"),
+        ((b"memory", b"x"), "12", "3"),
+        ((b"trash", b"x"), "12", "3"),
+        ((b"memory", b"x", b"y", b"z"), "123", ""),
+        ((b"memory", b"q"), "1", ""),
+        ((b"live", b"x"), "", ""),
+    ):
+        scope = Policy().scope(parts, areas=areas)
+        assert (scope.inside, scope.leads) == ({*map(int, inside)}, {*map(int, leads)}), parts
+
+
 def test_what_came_in_is_trusted_by_where_it_lies() -> None:
     rules, tool = [Trusted("tool", "/memory/x", "quarantine"), Trusted("web", "/memory/y", "allow")], Origin(("tool",))
     policy = Policy(trusted=rules)
@@ -527,6 +543,7 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
         with pytest.raises(Denied, match=capability):
             more.require(who, capability)
     assert policy.live == (("/live/a", False, "web"), ("/live/b", True, "live"))
+    assert policy.trust == told.trust == (Trusted("tool", "/memory/x/*", "quarantine"),)
     assert policy.quotas and not Policy().quotas
 
 
@@ -536,7 +553,9 @@ def test_a_policy_is_read_as_it_was_written_and_as_earlier_versions_wrote_it() -
     assert [policy.uniform((top, b"x")) for top in (b"live", b"memory")] == [False, True]
     told = Policy.from_plain(policy.plain)
     assert (told.live, told.trust, told.default, told.digest) == (policy.live, rules, Access.READ, policy.digest)
-    assert len({each.digest for each in (policy, Policy(), Policy(live=policy.live), Policy(trusted=rules))}) == 4
+    others = (Policy(), Policy(live=policy.live), Policy(live=policy.live[:1]), Policy(trusted=rules))
+    others += (Policy(trusted=(Trusted("web", "/x", "mark"),)),)
+    assert len({each.digest for each in (policy, *others)}) == 6
     old = Policy.from_plain('{"rules": [], "default": "rw", "people": {}, "live": [["/live/a", true]]}')
     assert old.live == (("/live/a", True, "live"),) and old.trust == () and old.default is Access.WRITE
     assert Policy.from_plain('{"rules": [], "default": "none", "people": {}}').live == ()
