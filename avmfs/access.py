@@ -468,7 +468,7 @@ class Policy:
         for rule in matching:
             if rule.agents is None and rule.groups is None:
                 return rule.access
-            if agent is not None and agent in (rule.agents or ()):
+            if agent in (rule.agents or ()):
                 return rule.access
             if not set(groups).isdisjoint(rule.groups or ()):
                 return rule.access

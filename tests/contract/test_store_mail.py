@@ -19,15 +19,6 @@ from tests.contract.store_world import ALICE, BOB, CAROL, World
 MINUTE_S = 60
 
 
-@pytest.fixture
-def still(world: World) -> World:
-    """Its time is what the test makes of it."""
-    if world.mode != "direct":
-        pytest.skip("the time is that of another process")
-    world.clock.stand_still()
-    return world
-
-
 @pytest.fixture(autouse=True)
 def _carol(world: World) -> None:
     world.do(CAROL, "enroll")

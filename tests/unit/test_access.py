@@ -551,6 +551,7 @@ def test_a_policy_is_read_as_it_was_written_and_as_earlier_versions_wrote_it() -
     rules = (Trusted("tool", "/memory/*", "quarantine"),)
     policy = Policy(default=Access.READ, live=[("/live/a", True, "web"), ("/live/b", False, "live")], trusted=rules)
     assert [policy.uniform((top, b"x")) for top in (b"live", b"memory")] == [False, True]
+    assert Policy().uniform((b"live", b"x")), "where nothing is live nothing depends on its name"
     told = Policy.from_plain(policy.plain)
     assert (told.live, told.trust, told.default, told.digest) == (policy.live, rules, Access.READ, policy.digest)
     others = (Policy(), Policy(live=policy.live), Policy(live=policy.live[:1]), Policy(trusted=rules))
