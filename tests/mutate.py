@@ -44,7 +44,8 @@ ROOMS: dict[str, tuple[str, str, str]] = {
     "access": ("access store/rows/scopes", "unit/test_access.py unit/test_policy_everywhere.py", _GENERAL),
     "writer": (
         "store/writer/loop store/writer/scheduler store/writer/wal_sync store/writer/applier",
-        "unit/test_turns.py contract/test_applier.py contract/test_durable.py",
+        "unit/test_turns.py contract/test_loop.py contract/test_wal_sync.py contract/test_applier.py"
+        " contract/test_durable.py",
         "contract/test_store_opening.py contract/test_news.py contract/test_store_piecemeal.py contract/test_sinks.py"
         " contract/test_permissions.py contract/test_writer.py",
     ),
@@ -61,7 +62,8 @@ ROOMS: dict[str, tuple[str, str, str]] = {
     ),
     "claims": (
         "store/commands/claims store/client/inflight",
-        "unit/test_claims.py contract/test_lanes.py contract/test_store_work.py unit/test_frontend_successors.py",
+        "unit/test_claims.py unit/test_inflight.py contract/test_lanes.py contract/test_store_work.py"
+        " unit/test_frontend_successors.py",
         _GENERAL,
     ),
     "content": (

@@ -14,7 +14,7 @@ from avmfs.memory import Memory
 from avmfs.rpc.methods import Limit, Page, method
 from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
-from avmfs.search.pack import format_search
+from avmfs.search.forms import format_search
 from avmfs.text import segment
 from avmfs.trust import marked
 from avmfs.views.receipts import replayed

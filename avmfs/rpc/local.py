@@ -54,13 +54,18 @@ class LocalDoor:
         # What a person can do about it is no part of what a model reads.
         absent = NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON
 
+        embedder, store = self._embedder, self._store  # what lives on in others must not keep this door alive
+
         def asker() -> Fetcher:
-            return Fetcher(self._store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+            return Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+
+        def host(_question: str, _arguments: dict[str, Any]) -> dict[str, Any]:
+            """What a daemon would answer of itself."""
+            known = {} if embedder is None else {"model": embedder.model_id, "dimension": embedder.dimension}
+            return {"embedding": known}
 
         second = reranking.made(settings) if embeddings else None
-        around = composed(
-            self._store, settings, self._embedder, self._host, asker, of_daemon=False, absent=absent, reranker=second
-        )
+        around = composed(store, settings, embedder, host, asker, of_daemon=False, absent=absent, reranker=second)
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
             chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
@@ -89,12 +94,6 @@ class LocalDoor:
         if (refusals := self._memory.around.refusals) is not None:
             refusals.close()
         self._store.close()
-
-    def _host(self, question: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What a daemon would answer of itself."""
-        embedder = self._embedder
-        known = {} if embedder is None else {"model": embedder.model_id, "dimension": embedder.dimension}
-        return {"embedding": known}
 
 
 def _identified(around: Services, agent: str | None, operator: bool, key: str, route: str) -> Principal:

@@ -37,12 +37,12 @@ class ReconnectingDoor:
         return traced(self._opened(), self._store)
 
     def _opened(self) -> Door:
-        if self._closed:
-            raise Invalid("closed: open another")
         door = self._door
         if door is not None and not (isinstance(door, RemoteDoor) and door.ended()):
             return door
         with self._mutex:
+            if self._closed:
+                raise Invalid("closed: open another")
             if self._door is door:
                 if door is not None:
                     door.close()
@@ -51,9 +51,11 @@ class ReconnectingDoor:
             return self._door
 
     def close(self) -> None:
-        self._closed = True
-        if self._door is not None:
-            self._door.close()
+        with self._mutex:
+            self._closed = True
+            door, self._door = self._door, None  # what it held in memory goes with it
+        if door is not None:
+            door.close()
 
     def after_fork(self) -> None:
         self._mutex = threading.Lock()  # a thread that no longer exists may hold the other

@@ -1,4 +1,4 @@
-"""How a recall is written for a reader that wants Markdown, JSON lines or XML in place of plain text (docs/FORMATS.md).
+"""How a search is written, and a recall for who wants Markdown, JSON lines or XML in place of text (docs/FORMATS.md).
 
 Owns what stands around an item and how its words are quoted, so that no note can end its own quotation. Called by pack,
 which chooses, cuts and counts. Each form has the nonce in its first and in its last line, and behind what is not to be
@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from html import escape
 from typing import Final, Literal, Protocol, get_args
 
+from avmfs import paths
+from avmfs.node import notice
+from avmfs.search.engine import Answer
+from avmfs.search.excerpts import summary
+from avmfs.text import segment
 from avmfs.text.escapes import json_safe, visible, visible_lines
+from avmfs.trust import marked
 
 Format = Literal["text", "markdown", "jsonl", "xml"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
+NO_MATCHES: Final = "(no matches)\n"
 _NO_XML: Final = {0xFFFE: None, 0xFFFF: None}
 
 
@@ -131,3 +140,21 @@ def structured(form: str) -> bool:
 
 
 FORMS: Final[Mapping[str, Form | None]] = {"text": None, "markdown": Markdown(), "jsonl": Jsonl(), "xml": Xml()}
+
+
+def format_search(answer: Answer) -> str:
+    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
+    lines = notice(answer.degraded).splitlines()
+    terms = tuple(segment.query_terms(answer.query))
+    for scored in answer.hits:
+        live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
+        of = live if door_of(scored.hit.path, scored.hit.route) == "live" else ""
+        lines.append(f"[{scored.relevance:.2f}] {paths.printable(scored.hit.path)}{of}")
+        lines.append(f"  {marked(summary(scored.hit.text, terms), scored.hit.untrusted)}".rstrip())
+    return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
+
+
+@lru_cache(8192)
+def door_of(path: bytes, route: str) -> str:
+    """By which door it came: what stands at a live path is live, whoever gave it to the source."""
+    return "live" if paths.is_live(tuple(path.split(b"/")[1:2])) else route

@@ -1,6 +1,6 @@
 """The text of an answer, and fitting it to a token budget.
 
-Owns the formats of :recall and :search (docs/FORMATS.md) and the promise that a recall never costs more tokens
+Owns the plain format of :recall (docs/FORMATS.md) and the promise that a recall never costs more tokens
 than it was given, its own header and footer included. Called by recall and by the views. Knows nothing of how
 hits were found.
 
@@ -24,16 +24,13 @@ from typing import Final
 from avmfs import calls, paths
 from avmfs.node import notice, signed
 from avmfs.search.duplicates import gist, glance
-from avmfs.search.engine import Answer, Scored
-from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
-from avmfs.search.forms import Around, Form, Quoted, closing
-from avmfs.text import segment
+from avmfs.search.engine import Scored
+from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line
+from avmfs.search.forms import Around, Form, Quoted, closing, door_of
 from avmfs.text.tokens import TokenCounter
-from avmfs.trust import marked
 
 USUAL: Final = "balanced"  # the strategy that is not named
 NOTHING: Final = "(nothing relevant)\n"
-NO_MATCHES: Final = "(no matches)\n"
 
 SCRAP: Final = 24
 """Tokens below which what is left of the budget is not worth the beginning of a passage."""
@@ -150,6 +147,15 @@ class _Item:
     cut: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """``said``: letters of its items' texts. ``cut``: one of them is an excerpt."""
+
+    packed: Packed
+    said: int
+    cut: bool
+
+
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
     """As many of ``ranked`` as fit, by rank and price (see PRICE), shown best first, grouped under one header for each
     place, day and author that differ from what the heading says; an answer of more than SKIMMED tokens has its FIRST
@@ -158,42 +164,40 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     What says the same in nearly the same words is given once, with the handles of the others. The best one, where it
     does not fit, the next one, where ALL_BUT its end fits, and at last the best of the others that do not, are cut to
     the sentences that have most of the question's words. The order of packing does not depend on the budget: the items
-    up to the first that does not fit whole are among those of any larger budget (on either side of SMALL). A budget too
-    small for any item, or for any text at all, gives a line that says so, or nothing.
+    up to the first that does not fit whole are among those of any larger budget (on either side of SMALL). The heading
+    of an answer of SMALL tokens or some more takes nothing from what a smaller one would say. A budget too small for
+    any item, or for any text at all, gives a line that says so, or nothing.
     """
     items = _distinct(ranked, counter)
     if not items:
         return _empty(NOTHING, frame, counter)
+    found = _framed(items, frame, counter)
+    if frame.form is None and SMALL <= frame.budget < 2 * SMALL:
+        small = _framed(items, replace(frame, budget=SMALL - 1), counter)
+        found = small if small is not None and (found is None or small.said > found.said) else found
+    return found.packed if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+
+
+def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
+    """With place, day and author, where that does not go before what is said."""
     plain = replace(frame, shared=Shared())
     framed = plain if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
-    if framed != plain and (found is None or (frame.budget < SMALL and found[1])):
-        other = _fitting(items, plain, counter)  # what is said goes before where and when
-        found = other if found is None or (other is not None and not other[1]) else found
-    return found[0] if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+    if framed != plain and (found is None or (frame.budget < SMALL and found.cut)):
+        other = _fitting(items, plain, counter)
+        found = other if found is None or (other is not None and not other.cut) else found
+    return found
 
 
-def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tuple[Packed, bool] | None:
-    """The answer, if any fits, and whether one in it is cut."""
+def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
     units, room = _by_price(items), frame.budget
     while (found := _choose(units, frame, counter, room))[0]:
         settled = _settle(found[0], frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
-            return settled, any(item.cut for item in found[0])
+            said = sum(len(item.text) for item in found[0])
+            return _Found(settled, said, any(item.cut for item in found[0]))
         room -= 1 if settled is None else settled.tokens - frame.budget  # joined, parts may cost a token more
     return None
-
-
-def format_search(answer: Answer) -> str:
-    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
-    lines = notice(answer.degraded).splitlines()
-    terms = tuple(segment.query_terms(answer.query))
-    for scored in answer.hits:
-        live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
-        of = live if _door(scored.hit.path, scored.hit.route) == "live" else ""
-        lines.append(f"[{scored.relevance:.2f}] {paths.printable(scored.hit.path)}{of}")
-        lines.append(f"  {marked(summary(scored.hit.text, terms), scored.hit.untrusted)}".rstrip())
-    return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 
 
 def _by_price(items: Sequence[_Item]) -> list[list[_Item]]:
@@ -333,7 +337,7 @@ def _body(items: Sequence[_Item], frame: Frame) -> str:
 def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shared:
     """Of the best SEEN. A small answer says it all once, in the heading: there is room for one or two of one place."""
     seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
-    doors = [_door(hit.path, hit.route) for hit in seen]
+    doors = [door_of(hit.path, hit.route) for hit in seen]
     route = _most(doors)
     days = [_day(hit.updated, frame.tz) for hit in seen]
     day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
@@ -356,7 +360,7 @@ def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     for item in unit:
         hit = item.scored.hit
         place, day = _directory(hit.path), _day(hit.updated, frame.tz)
-        author = _author(hit.author, _door(hit.path, hit.route), shared.route)
+        author = _author(hit.author, door_of(hit.path, hit.route), shared.route)
         where = "" if place == shared.base else _place(_beside(place, shared.base))
         short = "" if day == shared.day else _short(day, shared.day)
         where += "" if shared.scattered else short
@@ -492,9 +496,3 @@ def _empty(said: str, frame: Frame, counter: TokenCounter) -> Packed:
         text = frame.notice() + said
         found = Packed(text, (), counter.count(text))
     return found if found is not None and found.tokens <= frame.budget else Packed("", (), 0)
-
-
-@lru_cache(KNOWN)
-def _door(path: bytes, route: str) -> str:
-    """By which door it came: what stands at a live path is live, whoever gave it to the source."""
-    return "live" if paths.is_live(tuple(path.split(b"/")[1:2])) else route

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,7 +77,7 @@ class Store:
         self.repeats = submitter.repeats
         self._clock = clock
         self._connections = Connections(path)
-        self._scanner = scanner or LocalScanner(self.connection)
+        self._scanner = scanner or LocalScanner(partial(Snapshot, self._connections))
         self._catalogue = PassageColumns()
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None

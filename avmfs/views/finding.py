@@ -15,9 +15,9 @@ from avmfs.errors import Invalid
 from avmfs.node import Kind, notice
 from avmfs.search.engine import Answer, Mode, Ranking, Scored
 from avmfs.search.explain import RankExplanation, Words, explained, matched
-from avmfs.search.forms import Format, structured
+from avmfs.search.forms import Format, format_search, structured
 from avmfs.search.index import SearchIndex
-from avmfs.search.pack import NOTHING, format_search
+from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts

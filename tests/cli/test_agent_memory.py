@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import signal
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -282,6 +284,19 @@ def test_a_closed_one_stays_closed(opened: Open) -> None:
     mine.close()
     mine.close()
     assert "closed" in refused(Invalid, lambda: mine.read("/private/x.md"))
+
+
+def test_what_a_closed_one_held_in_memory_is_free_at_once(tmp_path: Path) -> None:
+    mine = AVM(db=tmp_path / "avm.db", agent="alice", embeddings=False, environ={"HOME": str(tmp_path)})
+    mine.write("/memory/zebra.md", "a zebra")
+    assert "zebra" in mine.agent_memory().recall("zebra")
+    held = [weakref.ref(each) for each in (mine._door, mine._door._store, mine._door._memory.around.engine)]  # type: ignore[attr-defined]
+    gc.disable()  # it looks for circles some time later, and arrays weigh nothing for it
+    try:
+        mine.close()
+        assert [ref() for ref in held] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_connection_that_the_daemon_has_ended_is_made_anew(world: World) -> None:

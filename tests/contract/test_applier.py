@@ -11,10 +11,12 @@ from typing import Any
 import apsw
 import pytest
 
-from avmfs.access import Policy, Principal
-from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale, StoreFailed
+from avmfs.access import Person, Policy, Principal, Quota
+from avmfs.errors import Denied, Exists, Invalid, NoSpace, NotFound, Stale, StoreFailed
+from avmfs.store import commands
 from avmfs.store.commands import indexing, versions
 from avmfs.store.identity import OPERATOR
+from avmfs.store.rows import api_keys
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY, PRIVATE
 from avmfs.store.tx import random_ids
@@ -191,7 +193,8 @@ def test_where_room_is_short_the_past_keeps_nothing_of_what_ends(path: Path) -> 
     applier.alone(ALICE, "enroll", {})
     for name, short in (("one", False), ("two", True)):
         write(applier, name)
-        applier.short = functools.partial(bool, short)
+        if short:
+            applier.short = functools.partial(bool, True)
         applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": name.encode()})
         assert one(applier, "select count(*) from past_version") == 1, name
     applier.close()
@@ -436,6 +439,162 @@ def test_a_writer_knows_the_newest_row_of_the_log_and_syncs_what_others_do_not(p
     alone = Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=True)
     assert alone.seq == before and one(alone, "pragma synchronous") == 2
     alone.close()
+
+
+def test_what_a_failed_command_did_is_not_written_down_with_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as the past of a file, nor as what somebody takes up."""
+    policy, run = Policy(people={"alice": Person(quota=Quota(bytes=10**6))}), commands.run
+    applier = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    node = write(applier, "f")["node"]
+    used = one(applier, "select bytes from usage where agent = 'alice'")
+
+    def fails(tx: Any, command: str, arguments: dict[str, Any]) -> None:
+        run(tx, command, arguments)
+        raise Invalid("after all")
+
+    applier.begin()
+    for asked in (("set_attributes", {"node": node, "mode": 0o600}), ("create", create("g"))):
+        with monkeypatch.context() as patched, pytest.raises(Invalid):
+            patched.setattr(commands, "run", fails)
+            applier.apply(ALICE, *asked)
+        applier.apply(ALICE, "mark_read", {})
+        applier.apply(ALICE, "mkdir", {"parent": MEMORY, "name": asked[0].encode(), "mode": 0o755})
+    applier.commit()
+    assert one(applier, "select count(*) from past where node = ?", node) == 0
+    assert one(applier, "select bytes from usage where agent = 'alice'") == used
+    assert one(applier, "select nodes from usage where agent = 'alice'") == 3
+    applier.close()
+
+
+def test_a_key_that_was_revoked_since_it_was_shown_opens_nothing(applier: Applier) -> None:
+    key = {"id": "k", "hash": bytes(32), "agent": "alice", "label": "", "within": [b"/"], "actions": ["read", "write"]}
+    applier.alone(ALICE, "create_key", {**key, "expires": None})
+    shown = api_keys.limited(applier.db, "alice", "k", time.time_ns())
+    assert applier.alone(shown, "create", create("f"))["new"]
+    applier.alone(ALICE, "revoke_key", {"id": "k"})
+    with pytest.raises(Denied, match="revoked"):
+        applier.alone(shown, "create", create("g"))
+    assert one(applier, "select count(*) from node where name = 'g'") == 0
+
+
+def test_only_what_there_is_room_for_is_let_in(applier: Applier) -> None:
+    asked: list[Any] = []
+
+    def admit(command: str, arguments: dict[str, Any]) -> None:
+        asked.append((command, arguments))
+        if command == "create":
+            raise NoSpace("full")
+
+    applier.admit = admit
+    with pytest.raises(NoSpace):
+        applier.alone(ALICE, "create", create("f"))
+    assert applier.alone(ALICE, "mark_read", {}) == {"count": 0}
+    assert asked == [("create", create("f")), ("mark_read", {})]
+    assert one(applier, "select count(*) from node where name = 'f'") == 0
+
+
+def test_what_others_have_to_hear_of_is_kept_until_somebody_takes_it(applier: Applier) -> None:
+    applier.take_rows()
+    applier.events.clear()
+    applier.words = []
+    applier.origin, before = b"mount", applier.seq
+    write(applier, "f")
+    assert {event.origin for event in applier.events} == {b"mount"} and applier.words == []
+    applier.origin = b""
+    write(applier, "g")
+    assert {event.origin for event in applier.events} == {b"mount", b""}
+    rows = applier.take_rows()
+    assert [row[0] for row in rows] == [*range(before + 1, applier.seq + 1)] and applier.take_rows() == []
+    applier.alone(OPERATOR, "drain_lexical", {})
+    assert len(applier.words) == 2 and applier.seq == rows[-1][0], "indexing appends no row"
+    events = [*applier.events]
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "create", create("h"), refuse)
+    applier.commit()
+    assert applier.events == events and applier.take_rows() == [] and applier.seq == rows[-1][0]
+    applier.begin()
+    applier.apply(ALICE, "create", create("h"))
+    applier.rollback()
+    assert applier.events == [] and applier.take_rows() == [] and applier.seq == rows[-1][0]
+    applier.rollback()  # of none
+    assert applier.seq == rows[-1][0]
+
+
+def test_what_changes_something_leaves_a_row_and_what_does_not_none(
+    applier: Applier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = applier.seq
+    applier.alone(ALICE, "enroll", {})
+    assert one(applier, "select max(seq) from log") == before, "she is known"
+    changes = "insert or replace into setting(key, value) values('x', 1)"
+    monkeypatch.setattr(commands, "run", lambda tx, command, arguments: tx.do(changes) and None)
+    applier.alone(Principal("avmfs", operator=True, route="daemon"), "changes", {})
+    assert one(applier, "select max(seq) from log") == before
+    applier.alone(ALICE, "changes", {})
+    assert one(applier, "select op from log where seq > ?", before) == "changes"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_cannot_be_trusted_is_not_moved_into_the_database(path: Path, clean: bool) -> None:
+    applier = opened(path)
+    applier.close(clean=clean)
+    log = path.with_name("avm.db-wal")
+    assert log.exists() is not clean and (clean or log.stat().st_size > 0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), StoreFailed("disk I/O error")])
+def test_rules_that_cannot_be_settled_are_not_those_in_force(
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    settled = Policy.from_words([("/memory/d/*", "none", ("alice",))], "rw"), IndexRules(past_days=30)
+    before = applier.policy, applier.index
+    with monkeypatch.context() as patched:
+
+        def fails(tx: Any, command: str, arguments: dict[str, Any]) -> None:
+            assert tx.who.operator and tx.who.route == "daemon" and command == "settle" and tx.index is settled[1]
+            raise error
+
+        patched.setattr(commands, "run", fails)
+        with pytest.raises(type(error), match=str(error)):
+            applier.set_rules(*settled)
+    made = write(applier, "f")
+    assert made["size"] == 5 and applier.index is before[1] and applier.policy.rules == before[0].rules
+    applier.set_rules(*settled)
+    assert applier.index is settled[1] and applier.policy.rules == settled[0].rules
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_directories_are_remembered_where_nobody_else_writes(path: Path, shared: bool) -> None:
+    applier = Applier(path, Policy(), IndexRules(), orphans=False, clock=time.time_ns, shared=shared)
+    applier.alone(OPERATOR, "settle", {})
+    applier.alone(ALICE, "enroll", {})
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    applier.alone(ALICE, "create", {**create("f"), "parent": made})
+    assert (applier._known.directory(made) is None) is shared
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "mark_read", {}, refuse)
+    applier.commit()
+    assert not applier._stale, "a refusal that has learnt nothing forgets nothing"
+    applier.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), StoreFailed("disk I/O error")])
+def test_whatever_ends_a_command_ends_its_transaction(
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "run", fails)
+        with pytest.raises(type(error), match=str(error)):
+            applier.alone(ALICE, "create", create("f"))
+    assert applier.db.get_autocommit() and applier.alone(ALICE, "create", create("f"))["new"]
 
 
 def test_what_is_remembered_ends_where_another_process_may_have_written(path: Path) -> None:

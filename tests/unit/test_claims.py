@@ -14,7 +14,7 @@ import pytest
 
 from avmfs.access import Principal
 from avmfs.agents.presence import Presence
-from avmfs.errors import Busy, Denied, Invalid
+from avmfs.errors import Busy, Denied, Invalid, NotFound
 from avmfs.rpc import methods
 from avmfs.store.commands.claims import CANDIDATES, LEASE_MAX_NS
 from tests.unit.views_fixtures import World, opened
@@ -146,6 +146,21 @@ def test_a_command_looks_at_no_more_than_it_says(world: World) -> None:
             world.agent("bob").memory.submit("claim", nodes=[node.id], lease=lease)
     with pytest.raises(Invalid, match="1 file"):
         world.agent("bob").memory.submit("claim", nodes=[node.id, node.id], lease=1)
+
+
+def test_as_much_as_a_command_says_it_takes(world: World) -> None:
+    bob, directory = world.agent("bob"), world.agent("bob").node("/memory/shared/q").id
+    a, b = (bob.node(f"/memory/shared/q/{name}.md").id for name in "ab")
+    gone = bob.node("/memory/shared/q/c.md").id
+    bob.memory.delete("/memory/shared/q/c.md", permanently=True)
+    bob.put("/memory/shared/q/below/x.md", "x\n")
+    below = bob.node("/memory/shared/q/below").id
+    free = [below] + [gone] * (CANDIDATES - 2) + [a]  # a directory, and what ended after the list was read
+    assert bob.memory.submit("claim", nodes=free, lease=1, parent=directory)["node"] == a
+    taken = bob.memory.submit("claim", nodes=[a, gone, b], lease=LEASE_MAX_NS, parent=directory)
+    assert (taken["node"], taken["path"]) == (b, b"/memory/shared/q/b.md")
+    with pytest.raises(NotFound):
+        bob.memory.submit("claim", nodes=[gone], lease=1)
 
 
 _HERE = """

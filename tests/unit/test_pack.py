@@ -331,6 +331,15 @@ def test_of_a_small_answer_the_end_of_what_it_says_goes_before_place_and_day() -
     assert "aurora" not in packed(items, whole[0], COUNTER).text and "aurora" in packed(items, SMALL - 1, COUNTER).text
 
 
+def test_a_heading_takes_nothing_from_what_a_smaller_answer_says() -> None:
+    items = [scored(1, "".join(f"The zebra slept {hours} hours.\n" for hours in range(2, 60)))]
+    texts = [packed(items, budget, COUNTER, nonce="482913").text for budget in range(SMALL - 1, 3 * SMALL)]
+    said = [text.count("zebra") for text in texts]
+    headed = [text.startswith("## Relevant Memory (") for text in texts]
+    assert said == sorted(said) and said[0] > 0
+    assert headed == sorted(headed) and not headed[1] and headed[SMALL + 1]
+
+
 def test_passages_of_one_document_stand_together_in_its_order() -> None:
     parts = [
         replace(scored(7, f"zebra {n}").hit, passage=n, start=n * 10, stop=n * 10 + 10, whole=False) for n in range(5)
@@ -435,9 +444,11 @@ def test_a_budget_holds_where_the_heading_counts_more_items_than_three_figures_c
 def test_the_indents_of_many_lines_are_paid_for_and_cost_no_item(name: str, line: str) -> None:
     for budget in range(80, 300):
         found = packed([scored(1, line * 400)], budget, COUNTERS[name])
-        assert len(found.hits) == 1 and found.tokens > budget - 12, budget
+        headed = found.text.startswith("## Relevant Memory (")
+        assert headed if budget >= 2 * SMALL else not headed or budget >= SMALL
+        assert len(found.hits) == 1 and found.tokens > (budget if headed else min(budget, SMALL - 1)) - 12, budget
         lines = found.text.splitlines()
-        first, *more = lines[1 if budget < SMALL else 2 : -1]
+        first, *more = lines[2 if headed else 1 : -1]
         assert first.startswith("@k7f2 ") and all(each.startswith("  ") for each in more)
 
 
@@ -511,7 +522,9 @@ def test_no_recall_exceeds_its_budget_and_every_figure_is_exact(
     assert count == answer.tokens <= max(budget - reserve, 0)
     assert ask(made, "zebra 局势 NVDA", budget, **options) == answer
     figures = re.findall(r"^## Relevant Memory \(\d+ items?, (\d+) tokens\)$", answer.text, re.M)
-    assert figures == [str(count)] * (1 if answer.hits and budget - reserve >= SMALL else 0)
+    if not answer.hits or not SMALL <= budget - reserve < 2 * SMALL:  # between, where the heading costs nothing
+        assert figures == [str(count)] * (1 if answer.hits and budget - reserve >= SMALL else 0)
+    assert figures in ([], [str(count)])
 
 
 SENTENCES = st.lists(

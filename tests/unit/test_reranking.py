@@ -28,7 +28,7 @@ from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
 from avmfs.rpc.local import LocalDoor
 from avmfs.search.engine import Engine
-from avmfs.search.pack import format_search
+from avmfs.search.forms import format_search
 from avmfs.search.reranking import Second
 from avmfs.text.tokens import TokenCounter
 from tests import cross_encoders

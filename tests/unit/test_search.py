@@ -18,8 +18,8 @@ from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import fresh, lexical, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
 from avmfs.search.excerpts import SUMMARY, summary
+from avmfs.search.forms import format_search
 from avmfs.search.fusion import POOL, Ranked, fuse
-from avmfs.search.pack import format_search
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avmfs.store.writer.request import Request, parse
-from avmfs.store.writer.scheduler import AT_ONCE, MOST, MOST_BYTES, SHARE, Scheduler
+from avmfs.store.writer.scheduler import _UNFINISHED, AT_ONCE, MOST, MOST_BYTES, SHARE, Scheduler
 
 
 def _request(command: str, **arguments: Any) -> Request:
@@ -53,8 +53,9 @@ def test_who_has_had_a_file_made_does_not_queue_again_to_write_to_it() -> None:
     turns.applied(_request("create"), {"node": 7, "new": True})
     for number in range(3 * AT_ONCE):
         turns.add(f"{number}", _commit(100 + number))
+    turns.add("sets its mode", _request("set_attributes", node=7))
     turns.add("maker", _commit(7))
-    assert _names(turns)[0] == "maker"
+    assert _names(turns)[:2] == ["maker", "0"]
     turns.applied(_commit(7), {})
     turns.add("maker", _commit(7))
     while turns:
@@ -66,6 +67,46 @@ def test_who_begins_a_note_comes_before_those_who_came_at_the_same_time() -> Non
     turns = _scheduler(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
     turns.add("maker", _request("create", parent=1, name=b"new"))
     assert _names(turns)[0] == "maker"
+
+
+def test_the_first_bytes_of_several_new_files_come_in_their_order() -> None:
+    turns = _scheduler()
+    for node in (7, 8, 9):
+        turns.applied(_request("create"), {"node": node, "new": True})
+    for number, node in enumerate((100, 8, 101, 9)):
+        turns.add(f"{number}", _commit(node))
+    turns.next()
+    for number in range(2 * AT_ONCE):
+        turns.add(f"then {number}", _commit(8 if number == 3 else 9 if number == 5 else 100 + number))
+    assert _names(turns)[:3] == ["then 3", "then 5", "then 0"]
+
+
+def test_files_that_never_get_their_bytes_are_forgotten() -> None:
+    """Their makers were killed, or are content with an empty file."""
+
+    def first(*nodes: int) -> str:
+        for node in nodes:
+            turns.add(f"{node}", _commit(node))
+        return _names(turns)[0]
+
+    turns = _scheduler()
+    for node in range(_UNFINISHED):
+        turns.applied(_request("create"), {"node": node, "new": True})
+    others = [10**6 + number for number in range(AT_ONCE)]
+    assert first(*others, 0) == "0"
+    turns.applied(_request("create"), {"node": _UNFINISHED, "new": True})
+    while turns:
+        turns.next()
+    assert first(*others, 1) == f"{others[0]}"
+    while turns:
+        turns.next()
+    assert first(*others, _UNFINISHED) == f"{_UNFINISHED}"
+
+
+def test_a_few_that_are_taken_together_are_in_the_order_of_coming() -> None:
+    few = [(f"{number}", _commit(number)) for number in range(AT_ONCE - 1)] + [("maker", _request("create"))]
+    assert _names(_scheduler(*few)) == [who for who, _ in few]
+    assert _names(_scheduler(("one more", _commit(100)), *few))[0] == "maker"
 
 
 def test_who_has_waited_for_longer_comes_before_all_who_begin_one() -> None:

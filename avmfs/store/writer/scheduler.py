@@ -84,23 +84,20 @@ class Scheduler(Generic[_Who]):
     def _fits(self, request: Request) -> bool:
         """Return whether the transaction takes a request. Then it has."""
         size = written(request)
-        if size > self._room or self._alone(request):
-            return False
-        self._room -= size
-        return True
+        if fits := size <= self._room and not self._alone(request):
+            self._room -= size
+        return fits
 
-    def _rank(self, asked: tuple[int, _Who, Request]) -> int:
+    def _rank(self, asked: tuple[int, _Who, Request]) -> tuple[bool, int, bool]:
         """By this the queue is sorted, which is in the order of coming."""
         came, _, request = asked
-        return -1 if self._is_unfinished(request) else 2 * came + (not request.traits.begins_file)
+        return not self._is_unfinished(request), came, not request.traits.begins_file
 
     def _is_unfinished(self, request: Request) -> bool:
         """Return whether these are the first bytes of a file that was just made. Its maker has queued once, like
         anybody."""
-        if not request.traits.fills_file:
-            return False
         node = request.arguments.get("node")
-        return type(node) is int and node in self._unfinished
+        return request.traits.fills_file and type(node) is int and node in self._unfinished
 
 
 def written(request: Request) -> int:

@@ -89,12 +89,12 @@ class WalFile:
         os.ftruncate(self._fd, end)
         if frames:
             found = wal_frames.look(self._path)  # as it will be written: pages to be written stay
-            ours = found is not None and found.salt == salt
-            if found is None or not ours or found.chained < frames or _checksum(image[end - FRAME : end]) != checksum:
+            ours = found if found is not None and found.salt == salt else None
+            if ours is None or ours.chained < frames or _checksum(image[end - FRAME : end]) != checksum:
                 self._image = b""
-                whole = min(found.chained, frames - 1) if found is not None and ours else 0
+                whole = 0 if ours is None else min(ours.chained, frames - 1)
                 raise StoreFailed(f"{frames - whole} of {frames} pages in the log are damaged", os.fspath(self._path))
-            self._index.forget_moved(sorted({int(page) for page in found.pages[:frames]}))
+            self._index.forget_moved(sorted({int(page) for page in ours.pages[:frames]}))
         self.sync()
         sync_directory(self._path.parent)  # SQLite does not look whether the log's name is on the disk
         self._image = b""
