@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 
 import pytest
 
 from avmfs.errors import Denied, NotFound, Stale
 from avmfs.node import Document
+from avmfs.store.commands import versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema.tables import MEMORY
+from avmfs.store.tx import random_ids
 from tests.contract.store_world import ALICE, BOB, World
 
 Build = Callable[..., World]
@@ -103,6 +106,70 @@ def test_replacing_joins_links_and_leaves_those_of_others(world: World) -> None:
     assert links == {"b a", "b c"}
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_of_tags_and_links_as_many_join_as_a_document_may_have(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The first of the document that ends, by name and by target; what leads to it leads to the one that goes on."""
+    if world.mode != "direct":
+        pytest.skip("the limits are those of another process")
+    random_, most = random.Random(seed), 4
+    for round_ in range(12):
+        names = [f"/memory/{round_}{name}" for name in ("kept", "gone", "a", "b", "c", "d")]
+        nodes = [world.write(ALICE, name, b"x")["node"] for name in names]
+        ids = [world.document(ALICE, name).id for name in names]
+        tags = [random_.sample("stuvwxyz", random_.randrange(most + 1)) for _ in range(3)]
+        for name, chosen in zip(names, tags, strict=False):
+            if chosen:
+                world.tag(ALICE, name, *chosen)
+        pairs = [(one, other, kind) for one in range(6) for other in range(6) for kind in "pq" if one != other]
+        count = dict.fromkeys(range(6), 0)
+        links = set()
+        for one, other, kind in random_.sample(pairs, 22):
+            if one > 1 or count[one] < most:
+                count[one] += 1
+                links.add((ids[one], ids[other], kind))
+                world.do(ALICE, "add_link", node=nodes[one], target=nodes[other], type=kind)
+        kept, gone, *_ = ids
+        with monkeypatch.context() as patch:
+            patch.setattr(versions, "TAGS_MAX", most)
+            patch.setattr(versions, "LINKS_MAX", most)
+            world.rename(ALICE, names[1], names[0])
+        joined = {*tags[0], *sorted(tags[1])[: most - len(tags[0])]}
+        assert (world.tags(ALICE, names[0]), world.tags(ALICE, names[2])) == (sorted(joined), sorted(tags[2]))
+        own = {(target, kind) for source, target, kind in links if source == kept}
+        own |= {*sorted((target, kind) for source, target, kind in links if source == gone)[: most - len(own)]}
+        expected = {(kept, target, kind) for target, kind in own if target not in (kept, gone)}
+        expected |= {
+            (source, kept if target == gone else target, kind)
+            for source, target, kind in links
+            if source not in (kept, gone)
+        }
+        among = str(tuple(ids))
+        assert {*world.rows(f"select source, target, type from link where source in {among}")} == expected
+
+
+def test_a_handle_is_as_long_as_it_must_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.mode != "direct":
+        pytest.skip("handles are drawn in another process")
+    drawn: list[int] = []
+
+    def number(bits: int) -> int:
+        """Letters: the first, the second, and so on; for ids what it is else."""
+        if bits == 63:
+            return 1000 + len(drawn) + len(world.rows("select id from node")) * 100
+        drawn.append(bits // 5)
+        return sum(place << 5 * place for place in range(bits // 5))
+
+    monkeypatch.setattr(random_ids, "number", number)
+    handles = []
+    for name in ("/memory/a", "/memory/b", "/memory/c"):
+        world.write(ALICE, name, b"x")
+        handles.append(world.document(ALICE, name).handle)
+    assert handles == ["abcd", "abcde", "abcdef"]
+    assert drawn == [4, *[4, 4, 4, 4, 5], *[4, 4, 4, 4, 5, 5, 5, 5, 6]], "each length is tried four times"
+
+
 def test_a_file_never_written_comes_back_to_its_name_from_a_backup(world: World) -> None:
     world.create(ALICE, "/memory/f")
     document = world.document(ALICE, "/memory/f").id
@@ -170,6 +237,41 @@ def test_private_space_drops_shared_and_scope_follows(world: World) -> None:
 
 
 # Editors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "backups", "others"),
+    [
+        (
+            "f.md",
+            "f.md~ f.md.bak f.md.orig f.md.old f.md.swp f.md.tmp .f.md.swp .f.md~ #f.md# f.mz~ f.ma~",
+            "f.md f.m~ f.mdz~ g.md~ f.md# #f.md f.md~~ #g.md# xf.md~ f.md.bakx f.mZ~ f.m1~ ..f.md~ f.z f.mz",
+        ),
+        (".rc", ".rc~ .rc.bak .rc.orig .rc.swp ..rc.swp #.rc# .rz~", "rc~ rc.bak #rc# .r.bak"),
+        ("x", "x~ x.bak a~ z~ #x#", "~ # ## .bak xy~ y.bak"),
+        ("a\nb", "a\nb~ #a\nb# a\nz~", "b~ a~ a\n~"),
+    ],
+)
+def test_a_backup_is_called_after_what_an_editor_saves(name: str, backups: str, others: str) -> None:
+    for other, is_one in (
+        *((each, True) for each in backups.split(" ")),
+        *((each, False) for each in others.split(" ")),
+    ):
+        assert versions.is_backup(name.encode(), other.encode()) is is_one, other
+
+
+def test_a_name_is_an_editors_for_ten_seconds(still: World) -> None:
+    for seconds, comes_back in ((9.5, True), (10, False)):
+        path = f"/memory/{seconds}"
+        still.write(ALICE, path, b"x")
+        still.write(ALICE, f"{path} beside", b"x")
+        before = still.document(ALICE, path).id
+        still.rename(ALICE, f"{path} beside", f"{path} beside.bak")
+        still.rename(ALICE, path, f"{path}~")
+        still.clock.advance(seconds)
+        still.create(ALICE, path)
+        assert (still.document(ALICE, path).id == before) is comes_back
+        assert still.rows("select count(*) from document where away_name = ?", path[8:].encode()) == [(not comes_back,)]
 
 
 @pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
@@ -289,6 +391,36 @@ def test_one_handle_within_a_second_is_one_version(world: World) -> None:
         "seq": world.newest_seq(),
         "offset": 16,
     }
+
+
+def test_a_version_is_open_to_its_handle_for_a_second_after_its_last_write(still: World) -> None:
+    still.create(ALICE, "/memory/f")
+    for at, (seconds, handle, version) in enumerate(
+        [(0, 7, 1), (1, 7, 1), (1.5, 7, 2), (0, 8, 3), (0, None, 4), (0, None, 5)]
+    ):
+        still.clock.advance(seconds)
+        assert still.edit(ALICE, "/memory/f", ["w", at, b"x"], handle=handle)["version"] == version
+
+
+def test_marks_on_other_versions_and_files_seal_nothing(still: World) -> None:
+    both = ("/memory/f", "/memory/g")
+    for path in both:
+        still.write(ALICE, path, b"one")
+        still.do(BOB, "mark", node=still.node(BOB, path).id)
+    still.clock.advance(2)
+    for path in both:
+        still.edit(ALICE, path, ["w", 0, b"two"], handle=7)
+    still.do(BOB, "mark", node=still.node(BOB, "/memory/g").id)
+    assert still.edit(ALICE, "/memory/f", ["w", 0, b"six"], handle=7)["version"] == 2, "one is what he has read"
+    assert still.edit(ALICE, "/memory/g", ["w", 0, b"six"], handle=7)["version"] == 3
+    assert still.history(ALICE, "/memory/f") == [b"one", b"six"]
+    still.create(ALICE, "/memory/h")
+    node = still.node(BOB, "/memory/h").id
+    still.edit(BOB, "/memory/h", ["w", 0, b"bob's"], handle=9)
+    still.do(BOB, "mark", node=node)
+    assert still.edit(BOB, "/memory/h", ["w", 5, b"!"], handle=9)["version"] == 1, "his own mark, of a file not his"
+    still.do(ALICE, "mark", node=node)
+    assert still.edit(BOB, "/memory/h", ["w", 5, b"?"], handle=9)["version"] == 2, "its maker has read it"
 
 
 def test_a_version_that_another_agent_has_read_is_never_amended(world: World) -> None:
