@@ -229,7 +229,7 @@ def unpack_map(packed: bytes) -> list[tuple[int, int]]:
     return [(n, block) for n, block in _PAIR.iter_unpack(packed)]
 
 
-def _paste(target: bytearray, at: int, data: bytes) -> None:
+def _paste(target: bytearray, at: int, data: bytes | bytearray) -> None:
     """Lay ``data`` over ``target`` at ``at``, which may be negative, without growing it."""
     start = max(at, 0)
     stop = max(start, min(at + len(data), len(target)))
