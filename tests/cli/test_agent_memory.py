@@ -10,7 +10,6 @@ import os
 import signal
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
