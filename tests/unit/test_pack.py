@@ -14,7 +14,7 @@ from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
 from avmfs.search.forms import FORMS
-from avmfs.search.pack import FIRST, NOTHING, SCRAP, SMALL, Frame, Packed, pack
+from avmfs.search.pack import FIRST, JOINED, NOTHING, SCRAP, SMALL, Frame, Packed, pack
 from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
 from avmfs.search.recall import STRATEGIES, Recall, recall
@@ -347,6 +347,55 @@ def test_passages_of_one_document_stand_together_in_its_order() -> None:
     items = [replace(scored(1, ""), hit=parts[n]) for n in (3, 0, 1)]
     lines = packed([items[0], scored(2, "lion"), *items[1:]], 300, COUNTER).text.splitlines()
     assert lines[2:-1] == ["# 28Feb", "@k7f2 zebra 0", "  zebra 1", "  …", "  zebra 3", "# 5Mar", "lion"]
+
+
+def test_passages_of_a_document_go_together_up_to_a_limit() -> None:
+    parts = [replace(scored(7, text).hit, start=n * 20) for n, text in enumerate(("zebra", "lion"))]
+    items = [
+        replace(item, tokens=JOINED // 2)
+        for item in distinct([replace(scored(1, ""), hit=hit) for hit in parts], COUNTER)
+    ]
+    assert by_price(items) == [items]
+    items[1] = replace(items[1], tokens=JOINED // 2 + 1)
+    assert by_price(items) == [items[:1], items[1:]]
+
+
+class Counting(TokenCounter):
+    calls = 0
+
+    def count(self, text: str) -> int:
+        self.calls += 1
+        return super().count(text)
+
+
+@pytest.mark.parametrize("parts", [((40, 1.0),), ((40, 1.0), (30, 0.0)), ((600, 1.0), (40, 0.0))])
+def test_what_cannot_fit_any_more_is_not_tried(parts: tuple[tuple[int, float], ...]) -> None:
+    """Each passage of many costs its own count and no more, once one has been refused. The last ones are too much to go
+    together."""
+    calls = []
+    for count in (10, 20):
+        items = [scored(1, "A zebra.")]
+        for number in range(2, count):
+            for at, (length, score) in enumerate(parts):
+                one = scored(number, f"{number} lion{at}. " * length)
+                items.append(replace(one, score=score, hit=replace(one.hit, start=at, stop=at + 1)))
+        packed(items, 160, counter := Counting())
+        calls.append(counter.calls)
+    assert calls[1] - calls[0] == 10 * len(parts)
+
+
+class Fickle(TokenCounter):
+    """For which no text of more than 120 tokens names its own number."""
+
+    def count_lines(self, text: str) -> int:
+        real = super().count_lines(text)
+        return real + (real > 120 and f" {real} tokens" in text)
+
+
+def test_where_no_number_of_tokens_is_right_the_answer_is_a_token_shorter() -> None:
+    for budget in (140, 141):
+        found = pack([scored(1, "a " * 300)], Frame(budget, budget, "balanced", None, 7, UTC), Fickle())
+        assert found.tokens == COUNTER.count(found.text) == 120
 
 
 def test_a_reserve_is_left_free() -> None:
