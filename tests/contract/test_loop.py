@@ -535,6 +535,19 @@ def test_a_promise_that_the_disk_does_not_take_is_kept_or_refused(
     assert other.does("mkdir", **mkdir("d"))["node"]
 
 
+def test_a_log_is_not_written_anew_while_a_sync_of_it_is_under_way(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, log, asker = [False], steps.writer._log, steps.asker()
+    monkeypatch.setattr(WalSync, "idle", property(lambda log: idle[0]))
+    steps.note(steps.writer._checkpointer, "pause")
+    log.failure = FAILED
+    assert asker.does("mkdir", **mkdir("d"))[0] == StoreFailed.code and steps.did == []
+    idle[0] = True
+    steps.step()
+    assert "pause" in steps.did and log.failure is None
+
+
 def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
     checkpointer = unstarted.writer._checkpointer
     unstarted.note(checkpointer, "start", "pause", "hear", "resume")
@@ -734,6 +747,7 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     assert [each for each in steps.did if each != "sync"] == [*part, *part, "tell", "tell_sinks", "send", part[2]]
     monkeypatch.setattr(steps.applier, "apply", apply)
     steps.step()
+    assert other.told() == {"count": 0}
     monkeypatch.setattr(steps.applier, "apply", noted)
     applied.clear()
     assert asker.does("commit", number=asker.number, **commit(node, data[::-1])) == answer and applied == []
