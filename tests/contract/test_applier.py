@@ -449,6 +449,8 @@ def test_what_a_failed_command_did_is_not_written_down_with_the_next(
     applier = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
     applier.alone(OPERATOR, "settle", {})
     node = write(applier, "f")["node"]
+    applier.close()
+    applier = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
     used = one(applier, "select bytes from usage where agent = 'alice'")
 
     def fails(tx: Any, command: str, arguments: dict[str, Any]) -> None:
@@ -477,7 +479,7 @@ def test_a_key_that_was_revoked_since_it_was_shown_opens_nothing(applier: Applie
     applier.alone(ALICE, "revoke_key", {"id": "k"})
     with pytest.raises(Denied, match="revoked"):
         applier.alone(shown, "create", create("g"))
-    assert one(applier, "select count(*) from node where name = 'g'") == 0
+    assert one(applier, "select count(*) from node where name = ?", b"g") == 0
 
 
 def test_what_a_failed_command_has_learnt_is_forgotten(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,6 +501,11 @@ def test_what_a_failed_command_has_learnt_is_forgotten(applier: Applier, monkeyp
         with pytest.raises(Invalid):
             applier.apply(ALICE, "create_key", {**key, "expires": None}, refuse)
         assert applier._stale
+    applier.apply(ALICE, "mkdir", {"parent": MEMORY, "name": b"e", "mode": 0o755})
+    with pytest.raises(Invalid):
+        moved = {"parent": MEMORY, "name": b"e", "new_parent": MEMORY, "new_name": b"moved"}
+        applier.apply(ALICE, "rename", moved, refuse)
+    assert applier._stale, "where directories stand"
     applier.apply(ALICE, "create_key", {**key, "expires": None})
     applier.commit()
     assert one(applier, "select count(*) from api_key") == 1
@@ -559,7 +566,7 @@ def test_only_what_there_is_room_for_is_let_in(applier: Applier) -> None:
         applier.alone(ALICE, "create", create("f"))
     assert applier.alone(ALICE, "mark_read", {}) == {"count": 0}
     assert asked == [("create", create("f")), ("mark_read", {})]
-    assert one(applier, "select count(*) from node where name = 'f'") == 0
+    assert one(applier, "select count(*) from node where name = ?", b"f") == 0
 
 
 def test_what_others_have_to_hear_of_is_kept_until_somebody_takes_it(applier: Applier) -> None:
@@ -648,11 +655,14 @@ def test_directories_are_remembered_where_nobody_else_writes(path: Path, shared:
     applier.close()
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), StoreFailed("disk I/O error")])
 def test_whatever_ends_a_command_ends_its_transaction(
-    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception, lost: bool
 ) -> None:
     def fails(*_: object) -> None:
+        if lost:
+            applier.db.execute("rollback")
         raise error
 
     with monkeypatch.context() as patched:
