@@ -166,6 +166,10 @@ def test_how_much_of_a_log_is_damaged_is_said(
     says(kept[: -2 * FRAME], 2)
     says(b"", frames)
     says(bytes(len(kept)), frames)
+    file.rename(tmp_path / "away")
+    assert log.recover(db) is False and f"{frames} of {frames} pages" in str(log.failure), "nobody else finds it"
+    (tmp_path / "away").rename(file)
+    assert log.recover(db) is True
     for other, count in (
         ((frames, (checksum[0] ^ 1, checksum[1]), salt), 1),
         ((frames, checksum, b"another!"), frames),
