@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from avmfs.errors import StoreFailed
-from avmfs.store.files import wal_frames
+from avmfs.store.files import sync_note, wal_frames
 from avmfs.store.files.wal_index import FOLIO, WalIndex
 from avmfs.store.schema import database
 from avmfs.store.writer import wal_sync
@@ -109,6 +109,27 @@ def test_a_disk_that_failed_is_asked_after_pauses_that_grow(
             log.now()
         assert log.retry_s == 0.0 and log.failure is disk.error
         caplog.clear()
+
+
+def open_here(folder: Path) -> list[str]:
+    """Files in it that this process has open and that do not belong to a connection."""
+    found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    return sorted(each for each in found if each.startswith(f"{folder}/") and each.endswith(("-wal", ".synced")))
+
+
+def test_what_was_synced_is_noted_and_nothing_stays_open(disk: Disk, db: apsw.Connection, tmp_path: Path) -> None:
+    before = open_here(tmp_path)
+    log: WalSync[Any] = WalSync(tmp_path / "avm.db", lambda: None)
+    assert log.recover(db)
+    log.note.seq = 5
+    log.now()
+    assert sync_note.read(tmp_path / "avm.db") == 5 and len(open_here(tmp_path)) == len(before) + 2
+    log.note.seq, disk.error = 6, OSError(5, "Input/output error")
+    with pytest.raises(OSError, match="Input/output"):
+        log.now()
+    assert sync_note.read(tmp_path / "avm.db") == 5
+    log.close()
+    assert open_here(tmp_path) == before and not log._thread.is_alive()
 
 
 def test_nobody_commits_while_a_log_is_written_anew(
