@@ -74,6 +74,9 @@ def test_a_disk_is_as_quick_as_the_shortest_of_its_last_syncs(
     for _ in range(RECENT):
         log.now()
     assert log.quick is False
+    disk.now, disk.takes_s = 1000.0, QUICK_S / 2
+    log.now()
+    assert log.quick is True
     assert log._thread.daemon, "it keeps no process that ends without it"
 
 
@@ -81,7 +84,7 @@ def test_a_disk_that_failed_is_asked_after_pauses_that_grow(
     log: WalSync[Any], disk: Disk, db: apsw.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    assert log.retry_s == 0.0
+    assert log.retry_s == 0.0 and isinstance(log.failure, OSError) and log.failure.errno == errno.EIO
     with pytest.raises(OSError, match="not known to be on the disk") as unknown:
         log.now()
     assert unknown.value.errno == errno.EIO
