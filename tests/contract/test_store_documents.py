@@ -274,6 +274,17 @@ def test_a_name_is_an_editors_for_ten_seconds(still: World) -> None:
         assert still.rows("select count(*) from document where away_name = ?", path[8:].encode()) == [(not comes_back,)]
 
 
+def test_what_is_no_backup_any_more_does_not_come_back(still: World) -> None:
+    """By exchange it has got a name that no editor gives."""
+    for path in ("/memory/f", "/memory/g"):
+        still.write(ALICE, path, b"x")
+    documents = {still.document(ALICE, path).id for path in ("/memory/f", "/memory/g")}
+    still.rename(ALICE, "/memory/f", "/memory/f~")
+    still.rename(ALICE, "/memory/f~", "/memory/g", 2)
+    still.create(ALICE, "/memory/f")
+    assert still.document(ALICE, "/memory/f").id not in documents
+
+
 @pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
 def test_an_editor_that_renames_away_and_creates_continues_the_document(world: World, backup: str, big: bytes) -> None:
@@ -286,6 +297,8 @@ def test_an_editor_that_renames_away_and_creates_continues_the_document(world: W
     still_known(world, "/memory/d/f.md", before, [b"third"])
     own = world.document(BOB, f"/memory/d/{backup}")
     assert own.id != before.id and own.shared == before.shared
+    with world.reading(BOB) as reader:
+        assert [version.number for version in reader.versions(own.id)] == [1]
     assert world.history(BOB, f"/memory/d/{backup}") == [b"second" + big]
     assert not world.exists(OPERATOR.__class__("eve"), f"/memory/d/{backup}"), "nor does the backup show it"
     world.rename(BOB, f"/memory/d/{backup}", "/memory/d/elsewhere")
@@ -433,6 +446,15 @@ def test_a_version_that_another_agent_has_read_is_never_amended(world: World) ->
     assert world.edit(ALICE, "/memory/f", ["w", 7, b" three"], handle=7)["version"] == 2
     assert world.edit(ALICE, "/memory/f", ["w", 0, b"ONE"], handle=7)["version"] == 2
     assert world.history(BOB, "/memory/f") == [b"one two", b"ONE two three"]
+
+
+def test_what_is_gone_is_written_by_nobody(world: World) -> None:
+    node = world.write(ALICE, "/memory/f", b"x")["node"]
+    world.unlink(ALICE, "/memory/f")
+    world.do(OPERATOR, "reap_orphans", nodes=[node])
+    for command, more in (("commit", {"edits": [["w", 0, b"y"]]}), ("append", {"data": b"y"})):
+        with pytest.raises(Stale):
+            world.do(OPERATOR, command, node=node, handle=None, **more)
 
 
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
