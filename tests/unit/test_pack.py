@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avmfs import calls
 from avmfs.access import Principal
-from avmfs.errors import Invalid
+from avmfs.errors import Interrupted, Invalid
 from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
@@ -385,11 +386,29 @@ def test_what_cannot_fit_any_more_is_not_tried(parts: tuple[tuple[int, float], .
 
 
 class Fickle(TokenCounter):
-    """For which no text of more than 120 tokens names its own number."""
+    """For which no text of more than ``most`` tokens names its own number."""
+
+    most = 120
 
     def count_lines(self, text: str) -> int:
         real = super().count_lines(text)
-        return real + (real > 120 and f" {real} tokens" in text)
+        return real + (real > self.most and re.search(rf"\b{real}\b", text) is not None)
+
+
+def test_an_answer_without_items_whose_number_of_tokens_is_never_right_is_empty() -> None:
+    counter, frame = Fickle(), Frame(200, 200, "balanced", None, 7, UTC, form=FORMS["jsonl"])
+    assert "nothing relevant" in pack([], frame, counter).text
+    counter.most = 0
+    assert pack([], frame, counter) == Packed("", (), 0)
+
+
+def test_packing_ends_when_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    packed([scored(1, "zebra")], 200, COUNTER)
+    call.give_up()
+    with pytest.raises(Interrupted):
+        packed([scored(1, "zebra")], 200, COUNTER)
 
 
 def test_where_no_number_of_tokens_is_right_the_answer_is_a_token_shorter() -> None:
