@@ -341,6 +341,22 @@ def test_a_heading_takes_nothing_from_what_a_smaller_answer_says() -> None:
     assert headed == sorted(headed) and not headed[1] and headed[SMALL + 1]
 
 
+def test_a_dear_heading_takes_what_is_said_from_twice_a_small_budget_on() -> None:
+    item = scored(1, "The zebra slept. " * 60, place="/x1" * 60)
+    small, large = (packed([item], budget, COUNTER).text for budget in (2 * SMALL - 1, 2 * SMALL))
+    assert not small.startswith("## Relevant") and large.startswith("## Relevant")
+
+
+def test_what_fits_into_a_small_answer_or_a_larger_one_alone_is_given() -> None:
+    found = set()
+    for steps in range(10, 120):
+        item = scored(1, "zebra", place="/x1" * steps)
+        small, least, large = (bool(packed([item], budget, COUNTER, cite=True).hits) for budget in (99, 100, 199))
+        assert small <= least <= large
+        found.add((small, large))
+    assert found == {(True, True), (False, True), (False, False)}
+
+
 def test_passages_of_one_document_stand_together_in_its_order() -> None:
     parts = [
         replace(scored(7, f"zebra {n}").hit, passage=n, start=n * 10, stop=n * 10 + 10, whole=False) for n in range(5)
