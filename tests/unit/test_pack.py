@@ -220,6 +220,11 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
     assert len(re.findall(r"^@\w+ \(also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
+def test_a_text_of_which_nothing_would_be_seen_is_no_item() -> None:
+    items = [scored(1, "\x07 \u2060"), scored(2, "zebra"), scored(3, " \n\n")]
+    assert packed(items, 200, COUNTER) == packed(items[1:2], 200, COUNTER)
+
+
 def test_little_words_hide_no_repetition() -> None:
     made = MemoryCorpus()
     for name, text in (("one", "The roads crossed 12 rivers."), ("two", "A road crossed 12 rivers")):
