@@ -61,10 +61,9 @@ class Key:
 
     def access(self, scope: Scope) -> Access:
         """The most that this key allows in a scope. The way to an area can be walked, and no more."""
-        here = self.areas is None or not scope.inside.isdisjoint(self.areas)
-        if "write" in self.actions and here:
+        if "write" in self.actions and (self.areas is None or not scope.inside.isdisjoint(self.areas)):
             return Access.WRITE
-        seen = here or not scope.leads.isdisjoint(self.areas or ())
+        seen = self.areas is None or not (scope.inside | scope.leads).isdisjoint(self.areas)
         return Access.READ if seen and not {"read", "write", "search"}.isdisjoint(self.actions) else Access.NONE
 
 
@@ -247,16 +246,17 @@ def _covers(rule: Rule, directory: tuple[bytes, ...]) -> bool | None:
     """Return whether a rule matches all that is below a directory, None where that depends on the name. See
     Policy._matching."""
     top = paths.text(paths.join(directory)) + "/"
-    head = re.split(r"[*?[]", rule.pattern, maxsplit=1)[0]
-    prefix = rule.pattern == f"{head}*"
-    if prefix and top.startswith(head):
+    head = re.split(r"[*?[]", rule.pattern)[0]
+    if rule.pattern == f"{head}*" and top.startswith(head):
         return True
-    if rule.access is Access.NONE:
-        above = (paths.text(paths.join(directory[:length])) for length in range(len(directory), -1, -1))
-        if any(_glob(rule.pattern).match(each) for each in above):
-            return True
-    wild = not prefix and rule.pattern != head
-    return None if head.startswith(top) or (wild and top.startswith(head)) else False
+    if rule.access is Access.NONE and any(map(_glob(rule.pattern).match, _above(top))):
+        return True
+    return None if head.startswith(top) or (rule.pattern != head and top.startswith(head)) else False
+
+
+def _above(where: str) -> list[str]:
+    """The directories above a path; with a slash at its end itself too."""
+    return ["/", *(where[: slash.start()] for slash in re.finditer("(?!^)/", where))]
 
 
 class Policy:
@@ -283,7 +283,7 @@ class Policy:
         self._anybody = self.people.get(ANYBODY, Person())
         self.quotas = any(person.quota != Quota() for person in self.people.values())
         usual = self._sight(self._anybody)
-        self._apart = {name for name, each in self.people.items() if name != ANYBODY and self._sight(each) != usual}
+        self._apart = {name for name, each in self.people.items() if self._sight(each) != usual}
         self._members: dict[str, set[str]] = {}
         for name, person in self.people.items():
             for group in person.groups:
@@ -442,12 +442,12 @@ class Policy:
         if not self.rules:
             return []
         where = paths.text(paths.join(parts))
-        above = ["/", *(where[: slash.start()] for slash in re.finditer("(?!^)/", where))]
+        above = _above(where)
         return [
             rule
             for rule in self.rules
             if (glob := _glob(rule.pattern)).match(where)
-            or (rule.access is Access.NONE and any(glob.match(each) for each in above))
+            or (rule.access is Access.NONE and any(map(glob.match, above)))
         ]
 
     @staticmethod
@@ -468,7 +468,7 @@ class Policy:
         for rule in matching:
             if rule.agents is None and rule.groups is None:
                 return rule.access
-            if agent is not None and agent in (rule.agents or ()):
+            if agent in (rule.agents or ()):
                 return rule.access
             if not set(groups).isdisjoint(rule.groups or ()):
                 return rule.access

@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[str, str, str]] = {
     ),
     "packing": (
         "search/pack",
-        "unit/test_pack.py",
+        "unit/test_pack_choices.py unit/test_pack.py",
         "unit/test_views_finding.py unit/test_search.py unit/test_views_formats.py",
     ),
 }

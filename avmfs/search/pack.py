@@ -115,7 +115,7 @@ class Frame:
     nonce: str = ""
     scores: bool = False  # handle and relevance in every item
     terms: tuple[str, ...] = ()  # of the question: what an excerpt is chosen by
-    shared: Shared | None = None
+    shared: Shared = Shared()
     timed: bool = False  # the question is about a time
     form: Form | None = None  # other than plain text
     about: str = ""  # what is said first, where a form is no prose
@@ -180,12 +180,10 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
 
 def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
     """With place, day and author, where that does not go before what is said."""
-    plain = replace(frame, shared=Shared())
-    framed = plain if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
+    framed = frame if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
-    if framed != plain and (found is None or (frame.budget < SMALL and found.cut)):
-        other = _fitting(items, plain, counter)
-        found = other if found is None or (other is not None and not other.cut) else found
+    if found is None or (frame.budget < SMALL and found.cut):
+        found = min(filter(None, (found, _fitting(items, frame, counter))), key=attrgetter("cut"), default=None)
     return found
 
 
@@ -230,24 +228,22 @@ def _choose(
         nonlocal spent
         header = 0 if unit[0].group in groups else counter.count(_header(unit[0].group))
         cost = header + counter.count(_block(sorted(unit, key=_IN_TEXT), frame))
-        if cost > most:
-            return False
-        chosen.extend(unit)
-        groups.add(unit[0].group)
-        spent += cost
-        return True
+        if fits := cost <= most:
+            chosen.extend(unit)
+            groups.add(unit[0].group)
+            spent += cost
+        return fits
 
-    def cut(item: _Item, most: int) -> bool:
+    def cut(item: _Item, most: int) -> None:
         header = 0 if item.group in groups else counter.count(_header(item.group))
         left = room = most - header - counter.count(_block([replace(item, text="", cut=True)], frame))
-        while room > 0 and (text := excerpt(item.text, room, frame.terms, counter)):
+        while text := excerpt(item.text, room, frame.terms, counter):
             short = replace(item, text=text, cut=True)
             if add([short], most):
-                return True
-            # Indents cost too, and are not in the plain text: as many as a shorter one has lines.
+                return
+            # Indents cost too, and are not in the plain text: as many as a shorter one has lines. More than is left.
             cost = counter.count(_block([short], frame)) - counter.count(_block([replace(short, text="")], frame))
-            room = min(room - 1, room * left // max(cost, 1))
-        return False
+            room = room * left // cost
 
     def some(unit: Sequence[_Item], most: int) -> None:
         """Passages of what does not fit, the best first, and of the next one the sentences that do."""
@@ -259,22 +255,22 @@ def _choose(
                 return
 
     for each in units:
-        if refused and chosen and _least(each) > room - spent:
+        if refused and _least(each) > room - spent:
             continue  # most of them, and to say where one stands is dear
         unit = each if frame.shared == Shared() else _placed(each, frame)
         if add(unit, room - spent):
             continue
         found = [item for item in unit if item.scored.score > 0]
-        if chosen and 0 < len(found) < len(unit) and add(found, room - spent):
+        if chosen and found and add(found, room - spent):
             continue
-        if not chosen and unit[0].rank == 0:  # of the best its best passage; others may tell all of theirs in the rest
+        if unit[0].rank == 0:  # it comes first. Its best passage; others may tell all of theirs in the rest
             alone = room < 3 * SMALL or sum(item.tokens for item in unit) * NEARLY < room - spent
             some(unit[: None if alone else 1], room - spent if alone else (room - spent) // 2)
         elif not refused and sum(item.tokens for item in unit) * ALL_BUT < room - spent:
             some(unit, room - spent)
         if not refused:
             refused = unit
-    if refused and (room - spent >= SCRAP or not chosen):
+    if room - spent >= SCRAP:
         some(refused, room - spent)
     return sorted(chosen, key=lambda item: item.rank), spent
 
@@ -300,7 +296,7 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
 def _heading(count: int, frame: Frame, tokens: int, said: str = "") -> str:
     if frame.form is not None:
         return frame.form.opening(frame.around(count, tokens, said))
-    shared = frame.shared or Shared()
+    shared = frame.shared
     base = f"in {_place(shared.base)}" if shared.base else ""
     within = " ".join(filter(None, ["#", base, shared.day, shared.author]))
     if frame.budget < SMALL:
@@ -355,7 +351,7 @@ def _most(values: Iterable[str]) -> str:
 
 def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     """With what differs from what is shared: the place, which ends with a slash, the day, the author."""
-    shared, part = frame.shared or Shared(), int(frame.budget > SKIMMED and unit[0].rank >= FIRST)
+    shared, part = frame.shared, int(frame.budget > SKIMMED and unit[0].rank >= FIRST)
     found = []
     for item in unit:
         hit = item.scored.hit
@@ -438,7 +434,7 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
             return (f"{begin} {first.text}" if begin else first.text).replace("\n", "\n  ") + "\n"
     text, stop = "", hit.start
     for item in passages:
-        text += ("\n" if text else "") + ("…\n" if text and item.scored.hit.start != stop else "") + item.text
+        text += ("\n" if text else "") + ("…\n" if item.scored.hit.start != stop else "") + item.text
         stop = item.scored.hit.stop
     also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))

@@ -41,3 +41,12 @@ def build(tmp_path: Path, mode: Mode, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture
 def world(build: Build) -> World:
     return build()
+
+
+@pytest.fixture
+def still(world: World) -> World:
+    """Its time is what the test makes of it."""
+    if world.mode != "direct":
+        pytest.skip("the time is that of another process")
+    world.clock.stand_still()
+    return world

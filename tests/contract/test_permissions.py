@@ -288,7 +288,9 @@ def test_scores_under_a_key_come_from_its_own_paths_alone(any_world: World) -> N
     assert figures() == before
 
 
-@pytest.mark.parametrize("actions", [("read",), ("search",), ("write",), ("tell",), ("inbox",), ("read", "write")])
+@pytest.mark.parametrize(
+    "actions", [("read",), ("search",), ("write",), ("tell",), ("inbox",), ("read", "write"), ("tell", "inbox")]
+)
 def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[str, ...]) -> None:
     world = any_world
     node = world.write(ALICE, "/memory/a/x.md", b"x")["node"]
@@ -309,8 +311,9 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
         with world.reading(who) as reader:
             reader.mail.messages()
 
-    def tell() -> None:
-        world.do(who, "tell", recipient="bob", body="b", priority="low", expires=None, body_limit=9, unread_limit=9)
+    def tell(re: int | None = None) -> None:
+        limits = {"body_limit": 9, "unread_limit": 9}
+        world.do(who, "tell", recipient="bob", body="b", priority="low", expires=None, re=re, **limits)
 
     assert allowed(read) == ("read" in actions)
     assert allowed(lambda: world.store.cached_read(who, node, 0, 1)) == ("read" in actions)
@@ -322,8 +325,21 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
     assert allowed(lambda: world.do(who, "append", node=node, handle=None, data=b"y")) == ("write" in actions)
     assert allowed(lambda: world.write(who, "/memory/a/new.md", b"y")) == ("write" in actions)
     assert not allowed(lambda: world.write(who, "/memory/b.md", b"y"))
+
+    def answer() -> None:
+        with world.reading(who) as reader:
+            reader.mail.refusal("bob", 1, asked, body_limit=9, unread_limit=9, rate_limit=9)
+
+    asked = world.do(
+        BOB, "tell", recipient="alice", body="?", priority="low", expires=None, body_limit=9, unread_limit=9
+    )["id"]
     assert allowed(tell) == ("tell" in actions)
-    assert allowed(inbox) == allowed(lambda: world.do(who, "mark_read")) == ("inbox" in actions)
+    assert allowed(answer) == ("inbox" in actions) and allowed(lambda: tell(asked)) == ({"tell", "inbox"} <= {*actions})
+    with world.reading(who) as reader:
+        for ask in (inbox, reader.mail.counts, reader.mail.any_unread):
+            assert allowed(ask) == ("inbox" in actions)
+    for command in ("mark_read", "delete_mail"):
+        assert allowed(lambda command=command: world.do(who, command)) == ("inbox" in actions)
     assert not allowed(lambda: world.do(who, "act_as_operator"))
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
 
@@ -662,13 +678,21 @@ def test_an_unlinked_file_that_is_written_on_is_charged_again(tmp_path: Path) ->
 def test_a_mailbox_of_an_agent_may_be_smaller_than_those_of_others(ruled: Callable[..., PolicyWorld]) -> None:
     world = ruled({"bob": person("write", unread=2)})
 
-    def tell(recipient: str = "bob") -> None:
-        world.do(
-            ALICE, "tell", recipient=recipient, body="b", priority="low", expires=None, body_limit=9, unread_limit=9
-        )
+    def tell(recipient: str = "bob", who: Principal = ALICE, expires: int | None = None) -> None:
+        limits = {"body_limit": 9, "unread_limit": 9}
+        world.do(who, "tell", recipient=recipient, body="b", priority="low", expires=expires, **limits)
 
+    world.do(CAROL, "enroll")
+    world.clock.stand_still()
+    tell(expires=world.clock() + 2 * 10**9)
+    tell(who=CAROL)
+    world.clock.advance(1)
+    assert refused(tell) and refused(lambda: tell(who=CAROL))
+    tell("carol")
+    world.clock.advance(1)
     tell()
-    tell()
+    assert refused(tell), "what has expired has made room for one"
+    tell("@all")
     assert refused(tell)
     world.do(BOB, "mark_read")
     tell()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 
+import apsw
 import pytest
 
 from avmfs.errors import Denied, NotFound, Stale
 from avmfs.node import Document
+from avmfs.store.commands import versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema.tables import MEMORY
+from avmfs.store.tx import random_ids
 from tests.contract.store_world import ALICE, BOB, World
 
 Build = Callable[..., World]
@@ -103,6 +107,145 @@ def test_replacing_joins_links_and_leaves_those_of_others(world: World) -> None:
     assert links == {"b a", "b c"}
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_of_tags_and_links_as_many_join_as_a_document_may_have(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The first of the document that ends, by name and by target; what leads to it leads to the one that goes on."""
+    if world.mode != "direct":
+        pytest.skip("the limits are those of another process")
+    random_, most = random.Random(seed), 4
+    for round_ in range(12):
+        names = [f"/memory/{round_}{name}" for name in ("kept", "gone", "a", "b", "c", "d")]
+        nodes = [world.write(ALICE, name, b"x")["node"] for name in names]
+        ids = [world.document(ALICE, name).id for name in names]
+        tags = [random_.sample("stuvwxyz", random_.randrange(most + 1)) for _ in range(3)]
+        for name, chosen in zip(names, tags, strict=False):
+            if chosen:
+                world.tag(ALICE, name, *chosen)
+        pairs = [(one, other, kind) for one in range(6) for other in range(6) for kind in "pq" if one != other]
+        count = dict.fromkeys(range(6), 0)
+        links = set()
+        for one, other, kind in random_.sample(pairs, 22):
+            if one > 1 or count[one] < most:
+                count[one] += 1
+                links.add((ids[one], ids[other], kind))
+                world.do(ALICE, "add_link", node=nodes[one], target=nodes[other], type=kind)
+        kept, gone, *_ = ids
+        with monkeypatch.context() as patch:
+            patch.setattr(versions, "TAGS_MAX", most)
+            patch.setattr(versions, "LINKS_MAX", most)
+            world.rename(ALICE, names[1], names[0])
+        joined = {*tags[0], *sorted(tags[1])[: most - len(tags[0])]}
+        assert (world.tags(ALICE, names[0]), world.tags(ALICE, names[2])) == (sorted(joined), sorted(tags[2]))
+        own = {(target, kind) for source, target, kind in links if source == kept}
+        own |= {*sorted((target, kind) for source, target, kind in links if source == gone)[: most - len(own)]}
+        expected = {(kept, target, kind) for target, kind in own if target not in (kept, gone)}
+        expected |= {
+            (source, kept if target == gone else target, kind)
+            for source, target, kind in links
+            if source not in (kept, gone)
+        }
+        among = str(tuple(ids))
+        assert {*world.rows(f"select source, target, type from link where source in {among}")} == expected
+
+
+@pytest.mark.parametrize("pair", ["temporary c", "c temporary"])
+def test_the_only_link_there_is_joins(world: World, pair: str) -> None:
+    nodes = {name: world.write(BOB, f"/memory/{name}", b"x")["node"] for name in ("c", "target", "temporary")}
+    source, target = pair.split()
+    world.do(BOB, "add_link", node=nodes[source], target=nodes[target], type="see")
+    world.rename(BOB, "/memory/temporary", "/memory/target")
+    known = {world.document(BOB, f"/memory/{name}").id: name for name in ("c", "target")}
+    links = [f"{known[source]} {known[target]}" for source, target in world.rows("select source, target from link")]
+    assert links == [pair.replace("temporary", "target")]
+
+
+def test_words_of_a_file_that_replaced_another_are_found_once_and_by_its_new_name_alone(world: World) -> None:
+    for name, text in (("note", b"finch"), ("draft", b"heron"), ("other", b"heron")):
+        world.write(ALICE, f"/memory/{name}", text)
+    world.drain()
+
+    def found(word: str) -> int:
+        index = world.store.search_index(BOB)
+        return len({*index.postings([word])[0].passages} & {*index.table().passages})
+
+    assert (found("finch"), found("heron")) == (1, 2)
+    world.rename(ALICE, "/memory/draft", "/memory/note")
+    assert found("heron") <= 2 - (world.mode == "direct"), "where nothing is drained meanwhile, that of the other file"
+    world.drain()
+    assert (found("finch"), found("heron")) == (0, 2)
+    world.write(ALICE, "/memory/other", b"\0\xff\0")
+    world.drain()
+    assert world.store.search_index(BOB).table().documents.tolist() == [world.document(BOB, "/memory/note").id]
+
+
+def test_what_is_said_of_a_document_goes_with_it_and_what_is_said_of_others_stays(still: World) -> None:
+    ids = {}
+    for name in ("f", "g", "other"):
+        still.write(ALICE, f"/memory/{name}", name.encode())
+        ids[name] = still.document(ALICE, f"/memory/{name}").id
+    for name in ("f", "g"):
+        node, other = still.node(ALICE, f"/memory/{name}").id, still.node(ALICE, "/memory/other").id
+        still.tag(ALICE, f"/memory/{name}", "t")
+        still.do(BOB, "mark", node=node)
+        for source, target in ((node, other), (other, node)):
+            still.do(ALICE, "add_link", node=source, target=target, type="see")
+    rows = {
+        "semantic_queue(document)": "values(?1)",
+        "unindexed(document, reason)": "values(?1, 'binary')",
+        "claim(document, agent, since, until)": "values(?1, 'bob', 1, 2)",
+        "consolidated(document, run, agent, kind, path, said)": "values(?1, 1, 'bob', 'cold', x'2f', '{}')",
+    }
+    db = apsw.Connection(str(still.path))
+    db.set_busy_timeout(5000)
+    for name in ("f", "g"):
+        for table, values in rows.items():
+            db.execute(f"insert or ignore into {table} {values}", (ids[name],))
+    db.close()
+
+    def said(name: str) -> list[int]:
+        return [still.rows(f"select count(*) from {table} where {of}", ids[name])[0][0] for table, of in versions._SAYS]
+
+    assert said("f") == said("g") == [1] * len(versions._SAYS)
+    still.unlink(ALICE, "/memory/f")
+    assert said("f") == [0] * len(versions._SAYS) and said("g") == [1] * len(versions._SAYS)
+    still.unlink(ALICE, "/memory/g")
+    assert [count for count in said("g") if count] == []
+
+
+def test_blocks_of_a_file_that_comes_back_to_its_name_and_goes_unwritten_are_free(world: World) -> None:
+    world.write(ALICE, "/memory/f", BIG)
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.create(ALICE, "/memory/f")
+    assert world.history(ALICE, "/memory/f") == [BIG]
+    for name in ("f", "f~"):
+        world.unlink(ALICE, f"/memory/{name}")
+    world.do(OPERATOR, "reap_orphans", nodes=[node for node, _ in world.store.orphans()])
+    assert world.rows("select id from block") == []
+
+
+def test_a_handle_is_as_long_as_it_must_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.mode != "direct":
+        pytest.skip("handles are drawn in another process")
+    drawn: list[int] = []
+
+    def number(bits: int) -> int:
+        """Letters: the first, the second, and so on; for ids what it is else."""
+        if bits == 63:
+            return 1000 + len(drawn) + len(world.rows("select id from node")) * 100
+        drawn.append(bits // 5)
+        return sum(place << 5 * place for place in range(bits // 5))
+
+    monkeypatch.setattr(random_ids, "number", number)
+    handles = []
+    for name in ("/memory/a", "/memory/b", "/memory/c"):
+        world.write(ALICE, name, b"x")
+        handles.append(world.document(ALICE, name).handle)
+    assert handles == ["abcd", "abcde", "abcdef"]
+    assert drawn == [4, *[4, 4, 4, 4, 5], *[4, 4, 4, 4, 5, 5, 5, 5, 6]], "each length is tried four times"
+
+
 def test_a_file_never_written_comes_back_to_its_name_from_a_backup(world: World) -> None:
     world.create(ALICE, "/memory/f")
     document = world.document(ALICE, "/memory/f").id
@@ -172,6 +315,52 @@ def test_private_space_drops_shared_and_scope_follows(world: World) -> None:
 # Editors -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "backups", "others"),
+    [
+        (
+            "f.md",
+            "f.md~ f.md.bak f.md.orig f.md.old f.md.swp f.md.tmp .f.md.swp .f.md~ #f.md# f.mz~ f.ma~",
+            "f.md f.m~ f.mdz~ g.md~ f.md# #f.md f.md~~ #g.md# xf.md~ f.md.bakx f.mZ~ f.m1~ ..f.md~ f.z f.mz",
+        ),
+        (".rc", ".rc~ .rc.bak .rc.orig .rc.swp ..rc.swp #.rc# .rz~", "rc~ rc.bak #rc# .r.bak"),
+        ("x", "x~ x.bak a~ z~ #x#", "~ # ## .bak xy~ y.bak"),
+        ("a\nb", "a\nb~ #a\nb# a\nz~", "b~ a~ a\n~"),
+    ],
+)
+def test_a_backup_is_called_after_what_an_editor_saves(name: str, backups: str, others: str) -> None:
+    for other, is_one in (
+        *((each, True) for each in backups.split(" ")),
+        *((each, False) for each in others.split(" ")),
+    ):
+        assert versions.is_backup(name.encode(), other.encode()) is is_one, other
+
+
+def test_a_name_is_an_editors_for_ten_seconds(still: World) -> None:
+    for seconds, comes_back in ((9.5, True), (10, False)):
+        path = f"/memory/{seconds}"
+        still.write(ALICE, path, b"x")
+        still.write(ALICE, f"{path} beside", b"x")
+        before = still.document(ALICE, path).id
+        still.rename(ALICE, f"{path} beside", f"{path} beside.bak")
+        still.rename(ALICE, path, f"{path}~")
+        still.clock.advance(seconds)
+        still.create(ALICE, path)
+        assert (still.document(ALICE, path).id == before) is comes_back
+        assert still.rows("select count(*) from document where away_name = ?", path[8:].encode()) == [(not comes_back,)]
+
+
+def test_what_is_no_backup_any_more_does_not_come_back(still: World) -> None:
+    """By exchange it has got a name that no editor gives."""
+    for path in ("/memory/f", "/memory/g"):
+        still.write(ALICE, path, b"x")
+    documents = {still.document(ALICE, path).id for path in ("/memory/f", "/memory/g")}
+    still.rename(ALICE, "/memory/f", "/memory/f~")
+    still.rename(ALICE, "/memory/f~", "/memory/g", 2)
+    still.create(ALICE, "/memory/f")
+    assert still.document(ALICE, "/memory/f").id not in documents
+
+
 @pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
 def test_an_editor_that_renames_away_and_creates_continues_the_document(world: World, backup: str, big: bytes) -> None:
@@ -184,6 +373,8 @@ def test_an_editor_that_renames_away_and_creates_continues_the_document(world: W
     still_known(world, "/memory/d/f.md", before, [b"third"])
     own = world.document(BOB, f"/memory/d/{backup}")
     assert own.id != before.id and own.shared == before.shared
+    with world.reading(BOB) as reader:
+        assert [version.number for version in reader.versions(own.id)] == [1]
     assert world.history(BOB, f"/memory/d/{backup}") == [b"second" + big]
     assert not world.exists(OPERATOR.__class__("eve"), f"/memory/d/{backup}"), "nor does the backup show it"
     world.rename(BOB, f"/memory/d/{backup}", "/memory/d/elsewhere")
@@ -291,6 +482,36 @@ def test_one_handle_within_a_second_is_one_version(world: World) -> None:
     }
 
 
+def test_a_version_is_open_to_its_handle_for_a_second_after_its_last_write(still: World) -> None:
+    still.create(ALICE, "/memory/f")
+    for at, (seconds, handle, version) in enumerate(
+        [(0, 7, 1), (1, 7, 1), (1.5, 7, 2), (0, 8, 3), (0, None, 4), (0, None, 5)]
+    ):
+        still.clock.advance(seconds)
+        assert still.edit(ALICE, "/memory/f", ["w", at, b"x"], handle=handle)["version"] == version
+
+
+def test_marks_on_other_versions_and_files_seal_nothing(still: World) -> None:
+    both = ("/memory/f", "/memory/g")
+    for path in both:
+        still.write(ALICE, path, b"one")
+        still.do(BOB, "mark", node=still.node(BOB, path).id)
+    still.clock.advance(2)
+    for path in both:
+        still.edit(ALICE, path, ["w", 0, b"two"], handle=7)
+    still.do(BOB, "mark", node=still.node(BOB, "/memory/g").id)
+    assert still.edit(ALICE, "/memory/f", ["w", 0, b"six"], handle=7)["version"] == 2, "one is what he has read"
+    assert still.edit(ALICE, "/memory/g", ["w", 0, b"six"], handle=7)["version"] == 3
+    assert still.history(ALICE, "/memory/f") == [b"one", b"six"]
+    still.create(ALICE, "/memory/h")
+    node = still.node(BOB, "/memory/h").id
+    still.edit(BOB, "/memory/h", ["w", 0, b"bob's"], handle=9)
+    still.do(BOB, "mark", node=node)
+    assert still.edit(BOB, "/memory/h", ["w", 5, b"!"], handle=9)["version"] == 1, "his own mark, of a file not his"
+    still.do(ALICE, "mark", node=node)
+    assert still.edit(BOB, "/memory/h", ["w", 5, b"?"], handle=9)["version"] == 2, "its maker has read it"
+
+
 def test_a_version_that_another_agent_has_read_is_never_amended(world: World) -> None:
     world.create(ALICE, "/memory/f")
     node = world.node(ALICE, "/memory/f").id
@@ -301,6 +522,15 @@ def test_a_version_that_another_agent_has_read_is_never_amended(world: World) ->
     assert world.edit(ALICE, "/memory/f", ["w", 7, b" three"], handle=7)["version"] == 2
     assert world.edit(ALICE, "/memory/f", ["w", 0, b"ONE"], handle=7)["version"] == 2
     assert world.history(BOB, "/memory/f") == [b"one two", b"ONE two three"]
+
+
+def test_what_is_gone_is_written_by_nobody(world: World) -> None:
+    node = world.write(ALICE, "/memory/f", b"x")["node"]
+    world.unlink(ALICE, "/memory/f")
+    world.do(OPERATOR, "reap_orphans", nodes=[node])
+    for command, more in (("commit", {"edits": [["w", 0, b"y"]]}), ("append", {"data": b"y"})):
+        with pytest.raises(Stale):
+            world.do(OPERATOR, command, node=node, handle=None, **more)
 
 
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
@@ -325,6 +555,14 @@ def test_amending_restates_the_version_before(world: World) -> None:
     world.edit(ALICE, "/memory/f", ["w", 0, b"K"], ["t", 100_000], handle=7)
     world.edit(ALICE, "/memory/f", ["t", 3], handle=7)
     assert world.history(ALICE, "/memory/f") == [b"hello", b"K\x01\x02"]
+
+
+def test_what_is_appended_within_a_second_is_one_version_of_a_large_file_too(still: World) -> None:
+    node = still.write(ALICE, "/memory/f", BIG)["node"]
+    for number in range(3):
+        reply = still.do(ALICE, "append", node=node, handle=7, data=b"%d" % number)
+        assert reply["version"] == 2
+    assert still.history(ALICE, "/memory/f") == [BIG, BIG + b"012"]
 
 
 def test_an_own_write_moves_a_current_mark_only(world: World) -> None:

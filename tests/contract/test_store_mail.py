@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import secrets
+from dataclasses import dataclass, field
 
 import pytest
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Message
-from avmfs.store.commands.messages import DIGESTS_UNREAD
+from avmfs.store.commands.messages import DIGESTS_UNREAD, PRIORITIES
 from avmfs.store.identity import OPERATOR
 from tests.contract.store_world import ALICE, BOB, CAROL, World
 
@@ -59,14 +61,21 @@ def test_numbers_tell_nothing_of_how_much_mail_there_is(world: World) -> None:
 def test_a_number_that_is_taken_is_not_given_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if world.mode != "direct":
         pytest.skip("the numbers are drawn in another process")
-    monkeypatch.setattr(secrets, "randbelow", lambda below: 7)
-    assert [tell(world, ALICE, "bob"), tell(world, BOB, "alice"), tell(world, ALICE, "@all")] == [
-        100_007,
-        1_000_007,
-        10_000_007,
-    ]
-    assert [message.id for message in mail(world, BOB)] == [100_007, 10_000_007]
-    assert [message.id for message in mail(world, CAROL)] == [10_000_007]
+    bounds: list[int] = []
+
+    def drawn(below: int) -> int:
+        bounds.append(below)
+        return 7
+
+    monkeypatch.setattr(secrets, "randbelow", drawn)
+    world.do(Principal("dave"), "enroll")
+    six, seven, eight = (10**digits + 7 for digits in (5, 6, 7))
+    assert [tell(world, ALICE, "bob"), tell(world, BOB, "alice"), tell(world, ALICE, "@all")] == [six, seven, eight]
+    assert bounds == [900_000, *(900_000, 9_000_000), *(900_000, 9_000_000, 90_000_000)], "all of so many digits"
+    assert [message.id for message in mail(world, BOB)] == [six, eight]
+    assert [message.id for message in mail(world, CAROL)] == [eight]
+    assert tell(world, CAROL, "dave") == six, "neither of the two has it"
+    assert tell(world, BOB, "carol") == 10**8 + 7, "he has got the first, sent the second, got the third"
 
 
 def test_an_answer_names_the_message_as_its_receiver_knows_it(world: World) -> None:
@@ -159,6 +168,96 @@ def test_the_limit_of_a_minute_holds_in_every_minute(world: World) -> None:
         with pytest.raises(OverQuota, match="go on in"):
             tell(world, ALICE, "carol", rate_limit=3, unread_limit=99)
         world.clock.advance(MINUTE_S / 2)
+
+
+def test_a_minute_begins_with_its_first_message_and_ends_before_the_next_minute(still: World) -> None:
+    def sent(seconds: float) -> bool:
+        """After so long; and it was known beforehand."""
+        still.clock.advance(seconds)
+        outcome = []
+        with still.reading(ALICE) as reader:
+            for ask in (
+                lambda: reader.mail.refusal("carol", 1, None, body_limit=9, unread_limit=99, rate_limit=2),
+                lambda: tell(still, ALICE, "carol", rate_limit=2, unread_limit=99),
+            ):
+                with contextlib.suppress(OverQuota):
+                    ask()
+                    outcome.append(ask)
+        assert len(outcome) != 1
+        return bool(outcome)
+
+    assert [sent(seconds) for seconds in (0, 0, 0, 59.5, 0.5, 30, 29.5)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    with pytest.raises(OverQuota, match="2 messages a minute are the most that one agent may send: go on in 1 s"):
+        tell(still, ALICE, "carol", rate_limit=2)
+    still.clock.advance(-20.5)
+    with pytest.raises(OverQuota, match="go on in 21 s"):
+        tell(still, ALICE, "carol", rate_limit=2)
+    assert [sent(seconds) for seconds in (-39.25, 0, 0, 59.75, 0.25)] == [True, True, False, False, True]
+
+
+def test_mail_is_there_until_it_expires_and_not_at_that_time(still: World) -> None:
+    over = still.clock() + 5 * 10**9
+    number = tell(still, ALICE, "bob", expires=over, priority="urgent", unread_limit=1)
+
+    def full() -> bool:
+        try:
+            with still.reading(ALICE) as reader:
+                reader.mail.refusal("bob", 1, None, body_limit=9, unread_limit=1, rate_limit=9)
+        except OverQuota:
+            return True
+        return False
+
+    for seconds, there in ((4.5, True), (0.5, False)):
+        still.clock.advance(seconds)
+        with still.reading(BOB) as reader, still.reading(OPERATOR) as operator:
+            found = [each.id for each in reader.mail.messages()]
+            assert found == [each.id for each in reader.mail.messages(priority="urgent", unread_only=True)]
+            assert found == ([number] if there else []) and full() is there is reader.mail.any_unread()
+            assert reader.mail.counts().messages == sum(reader.mail.counts().unread.values()) == int(there)
+            assert operator.mail.unread_of_all() == ({"bob": 1} if there else {})
+        if there:
+            with pytest.raises(OverQuota):
+                tell(still, ALICE, "bob", unread_limit=1)
+            assert still.do(OPERATOR, "trim_mail", before=0, keep=9) == {"count": 0}
+    tell(still, ALICE, "bob", unread_limit=1)
+    assert still.do(OPERATOR, "trim_mail", before=0, keep=9) == {"count": 1}
+    assert number not in [each.id for each in mail(still, BOB)]
+
+
+def test_a_broadcast_that_has_expired_is_not_the_one_that_gives_way(still: World) -> None:
+    tell(still, ALICE, "@all", "brief", expires=still.clock() + 10**9)
+    for number in range(2):
+        tell(still, ALICE, "@all", str(number))
+    still.clock.advance(1)
+    for number in range(2, 4):
+        tell(still, ALICE, "@all", str(number), unread_limit=2)
+        assert [each.body for each in mail(still, BOB)] == [str(number - 1), str(number)]
+
+
+def test_read_mail_is_trimmed_by_when_it_was_read_and_so_many_at_a_time(still: World) -> None:
+    for receiver, count, expires in (("bob", 6, None), ("carol", 3, still.clock() + 10**9)):
+        for _ in range(count):
+            tell(still, ALICE, receiver, expires=expires, unread_limit=99)
+    still.do(BOB, "mark_read")
+    at = still.clock()
+    still.clock.advance(5)
+    assert still.do(OPERATOR, "trim_mail", before=at, keep=6, limit=2) == {"count": 2}, "two that have expired"
+    assert still.do(OPERATOR, "trim_mail", before=at, keep=6) == {"count": 1}, "read not before, but just then"
+    assert still.do(OPERATOR, "trim_mail", before=at + 1, keep=6, limit=2) == {"count": 2}
+    left = mail(still, BOB)
+    assert still.do(OPERATOR, "trim_mail", before=0, keep=3, limit=2) == {"count": 1}
+    assert mail(still, BOB) == left[1:] and len(left) == 4
+    assert still.do(OPERATOR, "trim_mail", before=0, keep=0, limit=2) == {"count": 2}
+    assert still.do(OPERATOR, "trim_mail", before=at + 1, keep=0) == {"count": 1}
+    assert still.rows("select * from message") == []
 
 
 def test_an_operator_is_told_how_much_waits_for_whom(world: World) -> None:
@@ -266,6 +365,8 @@ def test_only_the_log_rows_of_a_tell_say_whose_mail_has_moved(world: World) -> N
         ("alice", b"/tell/carol", other, rows[2][3]),
     ]
     assert "bob" in rows[0][3] and "carol" in rows[2][3]
+    first = world.rows("select min(seq) from log where op = 'tell' group by version order by min(seq)")
+    assert world.rows("select id from message order by id") == first, "each has the number of its first row"
 
 
 def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(world: World) -> None:
@@ -278,6 +379,9 @@ def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(wo
     with pytest.raises(Denied):
         world.do(ALICE, "deliver_digest", agent="alice", due=first, told=first, body="forged")
     assert deliver(first) is None and deliver(first, "x") is None and mail(world, ALICE) == []
+    done = world.do(OPERATOR, "deliver_digest", agent="bob", due=1, told=2, body="x")
+    assert (done, mail(world, BOB)) == ({"since": None}, []), "the next is his first, too"
+    assert world.do(OPERATOR, "deliver_digest", agent="bob", due=3, told=4) == {"since": 2}
     second = first + day * 10**9
     world.clock.advance(day)
     assert deliver(second) == first + 5, "nobody has put it yet"
@@ -292,6 +396,14 @@ def test_a_digest_is_delivered_once_and_the_first_is_the_one_that_is_due_next(wo
     assert len(mail(world, ALICE)) == 2
 
 
+def test_what_was_due_a_day_from_now_is_no_mistake_of_the_clock(still: World) -> None:
+    due = still.clock() + 24 * 3600 * 10**9
+    for more, since in ((0, 7), (1, None)):
+        still.do(OPERATOR, "deliver_digest", agent="alice", due=due + more, told=7, body=None if more == 0 else "")
+        done = still.do(OPERATOR, "deliver_digest", agent="alice", due=due + 2 * more + 1, told=8)
+        assert done == {"since": since}
+
+
 def test_digests_that_nobody_reads_give_way_to_newer_ones_and_keep_no_mail_out(world: World) -> None:
     due = world.clock() - 10**9
     for number in range(DIGESTS_UNREAD + 3):
@@ -301,3 +413,152 @@ def test_digests_that_nobody_reads_give_way_to_newer_ones_and_keep_no_mail_out(w
     tell(world, BOB, "alice", unread_limit=1)
     bodies = [message.body for message in mail(world, ALICE)]
     assert bodies == [*(f"number {number}" for number in range(3, DIGESTS_UNREAD + 3)), "x"]
+
+
+# Against a model -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Told:
+    number: int
+    sender: str
+    recipient: str
+    priority: str
+    root: Told | None  # None: this is its thread's first
+    known: tuple[int | None, int | None]  # re and thread, as the sender has them
+    read: dict[str, bool] = field(default_factory=dict)  # who has it
+    theirs: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    def had_by(self, agent: str) -> bool:
+        return agent in self.read or (agent == self.sender and bool(self.read))
+
+
+class Mail:
+    """All mail of some agents, oldest first, and what each has and knows of it."""
+
+    LIMIT = 3
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def of(self, agent: str) -> list[Told]:
+        """As its inbox has it."""
+        newest = [each for each in reversed(self.told) if agent in each.read]
+        return sorted(newest, key=lambda each: (each.read[agent], PRIORITIES.index(each.priority)))
+
+    def answered(self, asker: str, number: int) -> Told | None:
+        return next((each for each in self.told if each.number == number and each.had_by(asker)), None)
+
+    def waiting(self, receiver: str, sender: str, *, everyone: bool) -> list[Told]:
+        return [
+            each
+            for each in self.told
+            if each.read.get(receiver) is False and each.sender == sender and (each.recipient == "@all") is everyone
+        ]
+
+    def known(self, agent: str, answered: Told | None) -> tuple[int | None, int | None]:
+        if answered is None:
+            return None, None
+        root = answered.root or answered
+        thread = [each.number for each in self.told if (each is root or each.root is root) and each.had_by(agent)]
+        return answered.number if answered.had_by(agent) else None, next(iter(thread), None)
+
+    def tell(
+        self, number: int, sender: str, recipient: str, receivers: list[str], priority: str, answered: Told | None
+    ) -> None:
+        root = None if answered is None else answered.root or answered
+        made = Told(number, sender, recipient, priority, root, self.known(sender, answered))
+        for receiver in receivers:
+            if recipient == "@all" and len(waiting := self.waiting(receiver, sender, everyone=True)) >= self.LIMIT:
+                del waiting[0].read[receiver]
+            made.theirs[receiver] = self.known(receiver, answered)
+            made.read[receiver] = False
+        self.told.append(made)
+
+
+def look(world: World, model: Mail, agent: str, random_: random.Random) -> None:
+    """Everything that a reader says of an agent's mail is what the model has."""
+    mail, least, priority = model.of(agent), random_.randrange(3), random_.choice(PRIORITIES)
+    unread = [each for each in mail if not each.read[agent]]
+    kept = [each for each in reversed(model.told) if each.read.get(agent)][:least]
+    of_one = [each for each in reversed(model.told) if each.read.get(agent) and each.priority == priority][:least]
+    with world.reading(Principal(agent)) as reader:
+        box = reader.mail
+        assert [
+            (each.id, each.sender, each.recipient, each.priority, each.body, each.re, each.thread, each.read_at is None)
+            for each in box.messages()
+        ] == [
+            (each.number, each.sender, each.recipient, each.priority, each.recipient, each.theirs[agent][0],
+             each.theirs[agent][1] or each.number, not each.read[agent]) for each in mail
+        ]  # fmt: skip
+        for found, expected in (
+            (box.messages(unread_only=True), unread),
+            (box.messages(read=least), [*unread, *(each for each in mail if each in kept)]),
+            (box.messages(priority=priority), [each for each in mail if each.priority == priority]),
+            (
+                box.messages(priority=priority, read=least),
+                [*(each for each in unread if each.priority == priority), *of_one],
+            ),
+        ):
+            assert [each.id for each in found] == [each.number for each in expected]
+        counts = box.counts()
+        assert counts.messages == len(mail) and box.any_unread() is bool(unread)
+        assert counts.unread == {each: sum(one.priority == each for one in unread) for each in PRIORITIES}
+
+
+def write(world: World, model: Mail, sender: str, recipient: str, random_: random.Random) -> None:
+    """One message, or its refusal, which is known beforehand."""
+    number = random_.choice([each.number for each in model.told]) if model.told and random_.random() < 0.6 else None
+    answered, priority = None if number is None else model.answered(sender, number), random_.choice(PRIORITIES)
+    full = recipient != "@all" and len(model.waiting(recipient, sender, everyone=False)) >= model.LIMIT
+    refused = Invalid if number is not None and answered is None else OverQuota if full else None
+    limits = {"body_limit": 9, "unread_limit": model.LIMIT, "rate_limit": 10**6}
+    with world.reading(Principal(sender)) as reader:
+        with pytest.raises(refused) if refused else contextlib.nullcontext():
+            reader.mail.refusal(recipient, 1, number, **limits)
+        with pytest.raises(refused) if refused else contextlib.nullcontext():
+            told = world.do(
+                Principal(sender),
+                "tell",
+                recipient=recipient,
+                body=recipient,
+                re=number,
+                priority=priority,
+                expires=None,
+                **limits,
+            )
+            model.tell(told["id"], sender, recipient, told["recipients"], priority, answered)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_mail_is_what_was_told_by_whom_and_is_left(world: World, seed: int) -> None:
+    random_, model = random.Random(seed), Mail()
+    world.do(Principal("dave"), "enroll")
+    agents = ["alice", "bob", "carol", "dave"]
+    for _ in range(100):
+        agent, some = random_.choice(agents), [each for each in model.told if random_.random() < 0.3]
+        chosen, numbers = (some, [each.number for each in some]) if random_.random() < 0.7 else (model.told, None)
+        hers = [each for each in chosen if agent in each.read]
+        match random_.randrange(10):
+            case 0:
+                unread = [each for each in hers if not each.read[agent]]
+                assert world.do(Principal(agent), "mark_read", messages=numbers) == {"count": len(unread)}
+                for each in unread:
+                    each.read[agent] = True
+            case 1:
+                gone = [each for each in hers if numbers is not None or each.read[agent]]
+                assert world.do(Principal(agent), "delete_mail", messages=numbers) == {"count": len(gone)}
+                for each in gone:
+                    del each.read[agent]
+            case _:
+                write(world, model, agent, random_.choice([*agents, "@all", "@all"]), random_)
+        look(world, model, random_.choice(agents), random_)
+    for agent in agents:
+        look(world, model, agent, random_)
+    kept = [(each.number, *each.known) for each in model.told if each.read]
+    assert world.rows("select number, re, thread from message order by id") == kept
+    waiting = {
+        name: sum(each.read.get(name) is False and each.priority != "low" for each in model.told) for name in agents
+    }
+    with world.reading(OPERATOR) as reader:
+        assert reader.mail.unread_of_all() == {name: count for name, count in waiting.items() if count}

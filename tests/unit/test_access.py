@@ -24,6 +24,7 @@ default_access: ro
 providers:
 - {pattern: /live/a, handler: http, config: {url: "https://example.com"}}
 - {pattern: /live/b, handler: script, config: {command: uptime}, writable: true}
+trust: [{source: tool, pattern: "/memory/x/*", action: quarantine}]
 agents: {alice: {groups: [desk], capabilities: [write], quota: {nodes: 1, bytes: 2, history_bytes: 3, unread: 4}}}
 """
 NAMES = ["alice", "bob", "carol", "a.b_c-d"]
@@ -268,7 +269,7 @@ def test_scopes_are_those_of_the_table_whoever_has_interned_them() -> None:
     second = mine.intern(db, own)
     assert mine.intern(db, own) == second and mine.interned == 2 and mine.highest == second
     assert db.execute("select scope, agent from sole").fetchall() == [(second, "bob")]
-    assert other.visible(db, bob).ids == {first, second} and other.intern(db, own) == second and other.interned == 0
+    assert other.intern(db, own) == second and other.interned == 0 and other.visible(db, bob).ids == {first, second}
     assert other.visible(db, Principal("eve")).ids == {first}
     seen = mine.visible(db, bob)
     third = other.intern(db, Scope(Access.READ))
@@ -390,9 +391,127 @@ def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
     assert not policy.alike(x, (*y, b"a"), area), "the area itself is one of them"
     for pattern in ("/memory/x/*", "*.md", "/memory/?/f*"):
         assert not Policy([*rules, Rule(pattern, Access.READ)]).alike(x, y)
+    for one, other in ((b"trash", b"memory"), (b"archive", b"trash"), (b"index", b"memory")):
+        assert not policy.alike((one, b"x"), (other, b"x")) and policy.alike((one, b"x"), (one, b"y"))
     assert [policy.alike(one, other) for one in ((), (b"memory",)) for other in ((), (b"memory",))] == [
         *(True, False, False, True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "may", "sources", "trust"),
+    [
+        ("/live/x/in", Access.WRITE, ("live",), "allow"),
+        ("/live/x", Access.WRITE, (), "allow"),  # what is made here may be /live/x/in
+        ("/live/x/out", Access.READ, (), "allow"),
+        ("/feed", Access.READ, (), "allow"),
+        ("/feed/b", Access.READ, ("live", "web"), "quarantine"),
+        ("/feed/c", Access.READ, ("web",), "mark"),
+        ("/box/q/r", Access.WRITE, ("live",), "allow"),
+        ("/box", Access.WRITE, ("live",), "allow"),
+        ("/other", Access.READ, (), "allow"),
+    ],
+)
+def test_what_is_live_is_changed_where_its_source_takes_it_and_trusted_as_that_is(
+    path: str, may: Access, sources: tuple[str, ...], trust: str
+) -> None:
+    live = [
+        ("/live/{a}/in", True, "live"),
+        ("/feed/{n}", False, "web"),
+        ("/feed/b", False, "live"),
+        ("/box*", True, "live"),
+    ]
+    policy = Policy(live=live, trusted=[Trusted("live", "/feed/b", "quarantine")])
+    scope = policy.scope(paths.split(path.encode()))
+    assert (scope.everyone, scope.live, scope.origin, scope.trust) == (may, True, Origin(sources), trust)
+
+
+def test_a_place_knows_the_areas_that_it_is_in_and_those_it_leads_to() -> None:
+    areas = list(enumerate([(b"memory",), (b"memory", b"x"), (b"memory", b"x", b"y"), (b"memory", b"xy")], 1))
+    for parts, inside, leads in (
+        ((), "", "1234"),
+        ((b"memory",), "1", "234"),
+        ((b"memory", b"x"), "12", "3"),
+        ((b"trash", b"x"), "12", "3"),
+        ((b"memory", b"x", b"y", b"z"), "123", ""),
+        ((b"memory", b"q"), "1", ""),
+        ((b"live", b"x"), "", ""),
+    ):
+        scope = Policy().scope(parts, areas=areas)
+        assert (scope.inside, scope.leads) == ({*map(int, inside)}, {*map(int, leads)}), parts
+
+
+def test_what_came_in_is_trusted_by_where_it_lies() -> None:
+    rules, tool = [Trusted("tool", "/memory/x", "quarantine"), Trusted("web", "/memory/y", "allow")], Origin(("tool",))
+    policy = Policy(trusted=rules)
+
+    def trust(top: bytes, name: bytes, origin: Origin = tool) -> str:
+        return policy.scope((top, name), origin=origin).trust
+
+    assert [trust(top, b"x") for top in (b"memory", b"trash", b"archive", b"index")] == ["quarantine"] * 3 + ["allow"]
+    assert [trust(b"memory", name, Origin(("web",))) for name in (b"x", b"y")] == ["mark", "allow"]
+    assert trust(b"memory", b"y") == trust(b"memory", b"x", Origin(())) == "allow"
+    for one, other in ((b"x", b"q"), (b"y", b"x"), (b"q", b"r")):
+        assert policy.alike((b"memory", one), (b"memory", other)), "each rule is about one file"
+    assert not policy.uniform((b"memory",)) and not Policy(trusted=[rules[0]]).alike((b"memory",), (b"memory",))
+
+
+def test_what_a_group_may_its_members_may_and_nobody_else() -> None:
+    people = {
+        "alice": Person(("desk",)),
+        "bob": Person(("desk", "night")),
+        "carol": Person(("night",), ()),
+        "dave": Person((), ("write", "search_all")),
+    }
+
+    def seen(rules: list[Rule], parts: tuple[bytes, ...] = (b"memory", b"f"), anybody: Person | None = None) -> str:
+        policy = Policy(rules, Access.NONE, people | ({"*": anybody} if anybody else {}))
+        scope = policy.scope(parts)
+        assert Scope.parse(scope.spec) == scope and "*" not in dict(scope.agents)
+        return " ".join(f"{name}={scope.of(name):d}" for name in ("alice", "bob", "carol", "dave", "eve"))
+
+    def rule(access: Access, agents: tuple[str, ...] | None = None, *groups: str) -> Rule:
+        return Rule("/memory/*", access, agents, groups or None)
+
+    read, write = Access.READ, Access.WRITE
+    assert seen([rule(write, None, "desk")]) == "alice=2 bob=2 carol=0 dave=0 eve=0"
+    assert seen([rule(write, ("eve",), "desk")]) == "alice=2 bob=2 carol=0 dave=0 eve=2"
+    assert seen([rule(read, None, "night"), rule(write, None, "desk")]) == "alice=2 bob=1 carol=1 dave=0 eve=0"
+    assert seen([rule(write, None, "none")]) == "alice=0 bob=0 carol=0 dave=0 eve=0"
+    assert seen([rule(read, ()), rule(write, ("eve",))]) == "alice=0 bob=0 carol=0 dave=0 eve=2"
+    assert seen([rule(read, ("alice",)), rule(write)]) == "alice=1 bob=2 carol=1 dave=2 eve=2", "carol cannot write"
+    assert seen([rule(write)], (b"memory", b"private", b"bob")) == "alice=0 bob=2 carol=0 dave=1 eve=0"
+    assert seen([rule(write)], (b"index", b"f")) == "alice=0 bob=0 carol=0 dave=0 eve=0"
+    assert seen([Rule("*", write)], (b"index", b"f")) == "alice=1 bob=1 carol=1 dave=1 eve=1"
+    anybody = Person(("desk",), ("search_all",))
+    assert seen([rule(write, None, "desk")], anybody=anybody) == "alice=2 bob=2 carol=0 dave=0 eve=1"
+    assert seen([rule(write)], (b"memory", b"private", b"bob"), anybody) == "alice=0 bob=2 carol=0 dave=1 eve=1"
+    policy = Policy(people=people | {"*": anybody})
+    assert policy.groups() == {"desk", "night"} and policy.person("eve") == anybody
+
+
+@pytest.mark.parametrize(
+    ("pattern", "covers", "hiding"),
+    [
+        *((pattern, True, True) for pattern in ("/memory/x/y/*", "/memory/x/*", "/memory/x*", "*")),
+        *((pattern, False, True) for pattern in ("/", "/memory", "/memory/x", "/memory/x/y")),
+        ("/memory/?/y", None, True),
+        *((f"/memory/x/y/{name}", None, None) for name in ("z", "z*", "z/*", "*.md")),
+        *((pattern, None, None) for pattern in ("/memory/x/*.md", "*.md", "/memory/?/*z", "/memory/[xy]/z")),
+        *((f"/memory/{name}", False, False) for name in ("x/z", "x/yy", "x/z*", "y/*", "y/*.md")),
+    ],
+)
+def test_a_rule_is_known_to_match_all_below_a_directory_nothing_or_some(
+    pattern: str, covers: bool | None, hiding: bool | None
+) -> None:
+    """Which decides whether a directory of any size can be moved at once."""
+    here, there = (b"memory", b"x", b"y"), (b"memory", b"q", b"q")
+    for access, expected in ((Access.READ, covers), (Access.NONE, hiding)):
+        policy = Policy([Rule(pattern, access)])
+        both = pattern == "*" or (pattern in ("/", "/memory") and access is Access.NONE)
+        assert policy.uniform(here) is policy.alike(here, here) is (expected is not None)
+        assert policy.alike(here, there) is policy.alike(there, here) is (both or expected is False)
+        assert policy.uniform((b"trash", *here[1:])) is policy.uniform((b"archive", *here[1:])) is policy.uniform(here)
 
 
 def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
@@ -424,6 +543,7 @@ def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
         with pytest.raises(Denied, match=capability):
             more.require(who, capability)
     assert policy.live == (("/live/a", False, "web"), ("/live/b", True, "live"))
+    assert policy.trust == told.trust == (Trusted("tool", "/memory/x/*", "quarantine"),)
     assert policy.quotas and not Policy().quotas
 
 
@@ -431,9 +551,12 @@ def test_a_policy_is_read_as_it_was_written_and_as_earlier_versions_wrote_it() -
     rules = (Trusted("tool", "/memory/*", "quarantine"),)
     policy = Policy(default=Access.READ, live=[("/live/a", True, "web"), ("/live/b", False, "live")], trusted=rules)
     assert [policy.uniform((top, b"x")) for top in (b"live", b"memory")] == [False, True]
+    assert Policy().uniform((b"live", b"x")), "where nothing is live nothing depends on its name"
     told = Policy.from_plain(policy.plain)
     assert (told.live, told.trust, told.default, told.digest) == (policy.live, rules, Access.READ, policy.digest)
-    assert len({each.digest for each in (policy, Policy(), Policy(live=policy.live), Policy(trusted=rules))}) == 4
+    others = (Policy(), Policy(live=policy.live), Policy(live=policy.live[:1]), Policy(trusted=rules))
+    others += (Policy(trusted=(Trusted("web", "/x", "mark"),)),)
+    assert len({each.digest for each in (policy, *others)}) == 6
     old = Policy.from_plain('{"rules": [], "default": "rw", "people": {}, "live": [["/live/a", true]]}')
     assert old.live == (("/live/a", True, "live"),) and old.trust == () and old.default is Access.WRITE
     assert Policy.from_plain('{"rules": [], "default": "none", "people": {}}').live == ()

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avmfs import calls
 from avmfs.access import Principal
-from avmfs.errors import Invalid
+from avmfs.errors import Interrupted, Invalid
 from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
 from avmfs.search.forms import FORMS
-from avmfs.search.pack import FIRST, NOTHING, SCRAP, SMALL, Frame, Packed, pack
+from avmfs.search.pack import FIRST, JOINED, NOTHING, SCRAP, SMALL, Frame, Packed, pack
 from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
 from avmfs.search.recall import STRATEGIES, Recall, recall
@@ -219,6 +220,11 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
     assert len(re.findall(r"^@\w+ \(also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
+def test_a_text_of_which_nothing_would_be_seen_is_no_item() -> None:
+    items = [scored(1, "\x07 \u2060"), scored(2, "zebra"), scored(3, " \n\n")]
+    assert packed(items, 200, COUNTER) == packed(items[1:2], 200, COUNTER)
+
+
 def test_little_words_hide_no_repetition() -> None:
     made = MemoryCorpus()
     for name, text in (("one", "The roads crossed 12 rivers."), ("two", "A road crossed 12 rivers")):
@@ -340,6 +346,22 @@ def test_a_heading_takes_nothing_from_what_a_smaller_answer_says() -> None:
     assert headed == sorted(headed) and not headed[1] and headed[SMALL + 1]
 
 
+def test_a_dear_heading_takes_what_is_said_from_twice_a_small_budget_on() -> None:
+    item = scored(1, "The zebra slept. " * 60, place="/x1" * 60)
+    small, large = (packed([item], budget, COUNTER).text for budget in (2 * SMALL - 1, 2 * SMALL))
+    assert not small.startswith("## Relevant") and large.startswith("## Relevant")
+
+
+def test_what_fits_into_a_small_answer_or_a_larger_one_alone_is_given() -> None:
+    found = set()
+    for steps in range(10, 120):
+        item = scored(1, "zebra", place="/x1" * steps)
+        small, least, large = (bool(packed([item], budget, COUNTER, cite=True).hits) for budget in (99, 100, 199))
+        assert small <= least <= large
+        found.add((small, large))
+    assert found == {(True, True), (False, True), (False, False)}
+
+
 def test_passages_of_one_document_stand_together_in_its_order() -> None:
     parts = [
         replace(scored(7, f"zebra {n}").hit, passage=n, start=n * 10, stop=n * 10 + 10, whole=False) for n in range(5)
@@ -347,6 +369,73 @@ def test_passages_of_one_document_stand_together_in_its_order() -> None:
     items = [replace(scored(1, ""), hit=parts[n]) for n in (3, 0, 1)]
     lines = packed([items[0], scored(2, "lion"), *items[1:]], 300, COUNTER).text.splitlines()
     assert lines[2:-1] == ["# 28Feb", "@k7f2 zebra 0", "  zebra 1", "  …", "  zebra 3", "# 5Mar", "lion"]
+
+
+def test_passages_of_a_document_go_together_up_to_a_limit() -> None:
+    parts = [replace(scored(7, text).hit, start=n * 20) for n, text in enumerate(("zebra", "lion"))]
+    items = [
+        replace(item, tokens=JOINED // 2)
+        for item in distinct([replace(scored(1, ""), hit=hit) for hit in parts], COUNTER)
+    ]
+    assert by_price(items) == [items]
+    items[1] = replace(items[1], tokens=JOINED // 2 + 1)
+    assert by_price(items) == [items[:1], items[1:]]
+
+
+class Counting(TokenCounter):
+    calls = 0
+
+    def count(self, text: str) -> int:
+        self.calls += 1
+        return super().count(text)
+
+
+@pytest.mark.parametrize("parts", [((40, 1.0),), ((40, 1.0), (30, 0.0)), ((600, 1.0), (40, 0.0))])
+def test_what_cannot_fit_any_more_is_not_tried(parts: tuple[tuple[int, float], ...]) -> None:
+    """Each passage of many costs its own count and no more, once one has been refused. The last ones are too much to go
+    together."""
+    calls = []
+    for count in (10, 20):
+        items = [scored(1, "A zebra.")]
+        for number in range(2, count):
+            for at, (length, score) in enumerate(parts):
+                one = scored(number, f"{number} lion{at}. " * length)
+                items.append(replace(one, score=score, hit=replace(one.hit, start=at, stop=at + 1)))
+        packed(items, 160, counter := Counting())
+        calls.append(counter.calls)
+    assert calls[1] - calls[0] == 10 * len(parts)
+
+
+class Fickle(TokenCounter):
+    """For which no text of more than ``most`` tokens names its own number."""
+
+    most = 120
+
+    def count_lines(self, text: str) -> int:
+        real = super().count_lines(text)
+        return real + (real > self.most and re.search(rf"\b{real}\b", text) is not None)
+
+
+def test_an_answer_without_items_whose_number_of_tokens_is_never_right_is_empty() -> None:
+    counter, frame = Fickle(), Frame(200, 200, "balanced", None, 7, UTC, form=FORMS["jsonl"])
+    assert "nothing relevant" in pack([], frame, counter).text
+    counter.most = 0
+    assert pack([], frame, counter) == Packed("", (), 0)
+
+
+def test_packing_ends_when_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    packed([scored(1, "zebra")], 200, COUNTER)
+    call.give_up()
+    with pytest.raises(Interrupted):
+        packed([scored(1, "zebra")], 200, COUNTER)
+
+
+def test_where_no_number_of_tokens_is_right_the_answer_is_a_token_shorter() -> None:
+    for budget in (140, 141):
+        found = pack([scored(1, "a " * 300)], Frame(budget, budget, "balanced", None, 7, UTC), Fickle())
+        assert found.tokens == COUNTER.count(found.text) == 120
 
 
 def test_a_reserve_is_left_free() -> None:

@@ -219,8 +219,8 @@ def _make_room(tx: Tx, receiver: str, gives_way: bool, unread_limit: int) -> Non
         raise OverQuota(full(receiver, unread_limit))
     oldest = tx.db.execute(
         "select min(message) from delivery indexed by unread"
-        " where agent = ? and sender = ? and everyone and read_at is null",
-        (receiver, tx.who.name),
+        " where agent = ? and sender = ? and everyone and read_at is null and (expires is null or expires > ?)",
+        (receiver, tx.who.name, tx.now),
     ).get
     _drop(tx, "agent = ? and message = ?", (receiver, oldest))
 
@@ -260,7 +260,7 @@ def trim_mail(tx: Tx, before: int, keep: int, limit: int = 1000) -> dict[str, An
             (agent, keep),
         ).get
         over = "agent = ? and (message <= ? and read_at is not null or read_at < ?)"
-        count += _drop(tx, over, (agent, newest or 0, before), limit)
+        count += _drop(tx, over, (agent, newest, before), limit)
     return {"count": count}
 
 

@@ -29,7 +29,7 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried
 # What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, #f#. Nothing wider: mv(1)
 # of a file whose name is then used anew is a move, and a moved document keeps what it has.
-_BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|\.?(?P<stem>.+?)(?:~|\.bak|\.orig|\.old|\.swp|\.tmp))\Z")
+_BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|(?P<whole>\.?(?P<stem>.+?))(?:~|\.bak|\.orig|\.old|\.swp|\.tmp))\Z")
 _VIMS = re.compile(rb"(?s)\A(?P<all_but_last>.*)[a-z]~\Z")  # where f~ is taken: its last letter changed, z to a
 # What is said about a document, and in which rows. Then, all in one question: has it old versions that are maps of
 # blocks, is it in an index, is it veiled, and in which of these tables has it any row?
@@ -331,7 +331,7 @@ def set_apart(tx: Tx, backup: Node, document: int) -> None:
 def is_backup(name: bytes, other: bytes) -> bool:
     """Return whether ``other`` is what an editor names the old ``name`` while it saves."""
     found, vims = _BACKUP.match(other), _VIMS.match(other)
-    return (found is not None and name in (found["hash"], found["stem"])) or (
+    return (found is not None and name in (found["hash"], found["stem"], found["whole"])) or (
         vims is not None and vims["all_but_last"] == name[:-1]
     )
 

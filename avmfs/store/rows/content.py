@@ -47,25 +47,18 @@ def only_appends(size: int, edits: Iterable[Edit]) -> bool:
     return all(edit[1] >= size for edit in edits)
 
 
-def overlay(base: bytes, offset: int, length: int, size: int, edits: Iterable[Edit]) -> bytes:
+def overlay(base: bytes, offset: int, length: int, size: int, edits: Sequence[Edit]) -> bytes:
     """``length`` bytes at ``offset`` of a file of ``size`` bytes, of which ``base`` was read there, after the
     edits. What lies past the end is not returned."""
-    piece = bytearray(base)
-    end = size
+    length = max(0, min(length, size_after(size, edits) - offset))
+    piece = bytearray(base[:length].ljust(length, b"\0"))
     for edit in edits:
         if edit[0] == "t":
-            del piece[max(0, edit[1] - offset) :]
-            end = edit[1]
+            kept = max(0, edit[1] - offset)
+            piece[kept:] = bytes(max(0, length - kept))
         else:
-            _, at, data = edit
-            start, stop = max(at, offset), min(at + len(data), offset + length)
-            if start < stop:
-                if len(piece) < start - offset:
-                    piece.extend(bytes(start - offset - len(piece)))
-                piece[start - offset : stop - offset] = data[start - at : stop - at]
-            end = max(end, at + len(data))
-    want = max(0, min(length, end - offset))
-    return bytes(piece[:want]) + bytes(max(0, want - len(piece)))
+            _paste(piece, edit[1] - offset, edit[2])
+    return bytes(piece)
 
 
 def read(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, length: int) -> bytes:
@@ -102,7 +95,7 @@ def seek(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, 
     first = offset // BLOCK
     if not hole:
         n: Any = db.execute("select n from extent where node = ? and n >= ? order by n limit 1", (node, first)).get
-        found = [] if n is None or n * BLOCK >= size else [n * BLOCK]
+        found = [] if n is None else [n * BLOCK]
         found += [] if appended is None else [appended]
         return max(offset, min(found)) if found else None
     if appended is not None and offset >= appended:
@@ -149,10 +142,10 @@ def apply(db: apsw.Connection, node: int, before: Applied, edits: Sequence[Edit]
     for edit in edits:
         final = size_after(final, (edit,))
         peak = max(peak, final)
-    if inline is not None and peak <= INLINE_LIMIT:
-        data = overlay(inline, 0, peak, size, edits)
-        return Applied(final, data, set_body(db, body, data))
     if inline is not None:
+        if peak <= INLINE_LIMIT:
+            data = overlay(inline, 0, final, size, edits)
+            return Applied(final, data, set_body(db, body, data))
         set_body(db, body, b"")
         _write_blocks(db, node, 0, inline)
     else:
@@ -236,11 +229,11 @@ def unpack_map(packed: bytes) -> list[tuple[int, int]]:
     return [(n, block) for n, block in _PAIR.iter_unpack(packed)]
 
 
-def _paste(target: bytearray, at: int, data: bytes) -> None:
+def _paste(target: bytearray, at: int, data: bytes | bytearray) -> None:
     """Lay ``data`` over ``target`` at ``at``, which may be negative, without growing it."""
-    start, stop = max(at, 0), min(at + len(data), len(target))
-    if start < stop:
-        target[start:stop] = data[start - at : stop - at]
+    start = max(at, 0)
+    stop = max(start, min(at + len(data), len(target)))
+    target[start:stop] = data[start - at : stop - at]
 
 
 def set_body(db: apsw.Connection, body: int | None, data: bytes) -> int | None:
@@ -275,9 +268,7 @@ def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes | byt
 def _put(db: apsw.Connection, node: int, n: int, at: int, piece: bytes) -> None:
     held = db.execute("select block from extent where node = ? and n = ?", (node, n)).get
     if len(piece) < BLOCK:
-        old = bytearray(b"" if held is None else _block(db, node, held))
-        if len(old) < at:
-            old.extend(bytes(at - len(old)))
+        old = bytearray((b"" if held is None else _block(db, node, held)).ljust(at, b"\0"))
         old[at : at + len(piece)] = piece
         piece = bytes(old)
     if held is not None and not db.execute("select 1 from shared where block = ?", (held,)).get:
