@@ -203,7 +203,7 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
     from avmfs_daemon.gossip import Digests
-    from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
+    from avmfs_daemon.housekeeping import Housekeeper
 
     with living(spec) as runtime:
         assert spec.embedding is not None
@@ -235,14 +235,10 @@ def run_keeper(spec: ChildSpec) -> None:
             deliverer.stop()
             keeper.stop()
 
-        def wake(seq: int) -> None:
-            deliverer.wake()
-            keeper.wake(seq)
-
         runtime.on_stop = stop
         if house is not None:
             house.begins, house.ends = deliverer.start, lambda: stop({})
-        with store.watch(wake, every_s=SETTLE_S):
+        with keeper.watching(deliverer.wake):
             if house is None:
                 deliverer.start()
             runtime.ready()

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from avmfs_config import Limits
@@ -117,6 +118,15 @@ class Housekeeper:
             self._pace, self._paced_at, self._paced = 0.0, self._clock(), self._newest or seq
         self._newest = max(self._newest, seq)
         self._woken.set()
+
+    def watching(self, also: Callable[[], None]) -> AbstractContextManager[None]:
+        """Be woken, and ``also`` call, a few times a second while somebody commits, and not at every commit."""
+
+        def told(seq: int) -> None:
+            also()
+            self.wake(seq)
+
+        return self._store.watch(told, every_s=SETTLE_S)
 
     def stop(self) -> None:
         self._stopping.set()

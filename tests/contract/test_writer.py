@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_daemon import housekeeping
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
@@ -550,6 +551,36 @@ def test_watchers_are_told_once_of_a_commit_that_leaves_nothing_to_index(writer:
         time.sleep(0.3)
         counted = Counter(told[1:])  # but for where the watch began
         assert max(counted.values()) == 1, told
+    store.close()
+
+
+def test_a_burst_of_commits_wakes_who_keeps_house_once(writer: WriterProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words, vectors and deliveries of what is written wait for the end of a turn, whose length is no matter here."""
+    monkeypatch.setattr(housekeeping, "SETTLE_S", 3600.0)
+    monkeypatch.setattr(housekeeping, "IDLE_S", 3600.0)
+    store, each, woken, steps = writer.attach("*"), list[int](), list[str](), list[str]()
+    keeper = housekeeping.Housekeeper(store, None, also=[lambda: steps.append("step")])
+    with store.watch(each.append), keeper.watching(lambda: woken.append("outbox")):
+        thread = threading.Thread(target=keeper.run)
+        thread.start()
+        assert until(lambda: each and woken and steps), "each is told when its watch begins"
+        for number in range(200):
+            store.submit(ALICE, "mkdir", parent=MEMORY, name=b"d%d" % number, mode=0o755)
+        newest = rows(writer.database, "select max(seq) from log")[0][0]
+        assert until(lambda: newest in each)
+        keeper.stop()
+        thread.join(300)
+    assert woken == ["outbox"] and 1 <= len(steps) <= 2
+    store.close()
+
+
+def test_who_wants_to_be_told_seldom_is_told_of_the_last_commit_too(writer: WriterProcess) -> None:
+    told, store = list[int](), writer.attach("*")
+    with store.watch(told.append, every_s=0.2):
+        for number in range(50):
+            store.submit(ALICE, "mkdir", parent=MEMORY, name=b"d%d" % number, mode=0o755)
+        newest = rows(writer.database, "select max(seq) from log")[0][0]
+        assert until(lambda: newest in told)
     store.close()
 
 
