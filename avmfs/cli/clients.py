@@ -28,6 +28,7 @@ from avmfs.cli.hooked import END, NATIVE
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import show
 from avmfs.errors import Invalid
+from avmfs.text.escapes import escaped
 
 Scope = Literal["user", "project"]
 Edit = Callable[[str, bool], str]  # the text of a file, and whether the entry is to go
@@ -299,13 +300,17 @@ def setup_(
         told.append({"what": part.what, "file": str(part.file)})
     changed = [file for file, (before, now) in files.items() if before != now]
     if only_print:
-        show({str(file): files[file][1] for file in files}, "".join(f"# {file}\n{files[file][1]}" for file in files))
+        show(
+            {str(file): files[file][1] for file in files},
+            "".join(f"# {escaped(str(file))}\n{files[file][1]}" for file in files),
+        )
         return
     for file in changed:
         _write(file, files[file][1])
     did = "removed from" if remove else "written to"
     lines = [
-        f"{each['what']}: {did if Path(each['file']) in changed else 'as it was in'} {each['file']}\n" for each in told
+        f"{each['what']}: {did if Path(each['file']) in changed else 'as it was in'} {escaped(each['file'])}\n"
+        for each in told
     ]
     value = {"agent": wanted.agent, "changed": [str(file) for file in changed], "client": client, "parts": told}
     after = "" if remove else f"{CLIENTS[client]} is agent {wanted.agent}; restart it\n"
@@ -322,7 +327,7 @@ def _status(project: bool) -> None:
             there = bool(text) and (part.own or _edited(part, text, True) != text)
             found.append({"client": client, "what": part.what, "file": str(part.file), "there": there})
     lines = [
-        f"{'yes' if each['there'] else '-':<4} {each['client']:<15} {each['what']:<11} {each['file']}\n"
+        f"{'yes' if each['there'] else '-':<4} {each['client']:<15} {each['what']:<11} {escaped(each['file'])}\n"
         for each in found
     ]
     show(found, "".join(lines))

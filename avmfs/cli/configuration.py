@@ -15,6 +15,7 @@ from avmfs_config.document import read_document
 
 from avmfs.cli.main import Command, CommandGroup, Globals, subcommand
 from avmfs.cli.session import locations, show
+from avmfs.text.escapes import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def config_(ctx: click.Context) -> None:
     where = locations()
     found = [*_paths(where, ctx.obj, os.environ), *_mounts(where), *_settings(where)]
     wide = max(len(each.key) for each in found)
-    text = "".join(f"{each.key:<{wide}}  {_shown(each.value)}  ({each.source})\n" for each in found)
+    text = "".join(f"{visible(f'{each.key:<{wide}}  {_shown(each.value)}  ({each.source})')}\n" for each in found)
     show([dataclasses.asdict(each) for each in found], text, prose=False)
 
 
@@ -62,7 +63,7 @@ def check_(ctx: click.Context) -> None:
     problems = [str(problem) for problem in check(where, os.environ)]
     if not where.mounts_file.exists():  # commands need none; a daemon does
         problems = [each for each in problems if not each.startswith(where.mounts_file.name)]
-    says = "ok\n" if not problems else "".join(f"{problem}\n" for problem in problems)
+    says = "ok\n" if not problems else "".join(f"{visible(problem)}\n" for problem in problems)
     show({"ok": not problems, "problems": problems}, says, prose=False)
     if problems:
         ctx.exit(1)

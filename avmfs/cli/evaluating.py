@@ -16,6 +16,7 @@ import click
 from avmfs.cli.session import show, working
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
 from avmfs.evaluation.models import ChatModel, Endpoint, OfflineReader
+from avmfs.text.escapes import visible
 from avmfs.text.tokens import TokenCounter
 
 
@@ -107,4 +108,4 @@ def _text(found: Result, model: str, fell: list[str], folder: Path) -> str:
     lines += [f"unanswered: {len(failed)}", *failed] if failed else []
     lines.append(f"{found.verdict}: {found.overall_score:.1f}, grade {found.grade} (preset {found.preset}, {model})")
     lines += [f"worse than the baseline: {one}" for one in fell]
-    return "\n".join([*lines, str(folder), ""])
+    return "\n".join(map(visible, [*lines, str(folder), ""]))

@@ -16,6 +16,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import locations, show
 from avmfs.cli.storing import storing
+from avmfs.text.escapes import visible
 
 
 @subcommand("doctor", "Look for what is wrong with installation, configuration and store.")
@@ -27,7 +28,8 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
     found = [*_installation(), *_configuration(where), *mounting(where), *_model(where), *storing(where, quick=quick)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
-        f"{marks[each.state]}  {each.about:<14}  {each.says}\n" + (f"{'':27}{each.todo}\n" if each.todo else "")
+        f"{marks[each.state]}  {visible(f'{each.about:<14}  {each.says}')}\n"
+        + (f"{'':27}{visible(each.todo)}\n" if each.todo else "")
         for each in found
     )
     show([asdict(each) for each in found], text)

@@ -109,7 +109,7 @@ def repair_(ctx: click.Context, dry_run: bool, accept_loss: bool, yes: bool) -> 
     except Busy as e:
         raise Busy(f"{e.reason}; stop it first: avm-daemon stop", e.filename) from None
     if done.sound:
-        show(_outcome(done, "sound"), f"{path}: nothing is wrong\n")
+        show(_outcome(done, "sound"), f"{escaped(str(path))}: nothing is wrong\n")
         return
     refused = done.missing > 0 and not accept_loss
     if not dry_run and not refused:
@@ -132,7 +132,7 @@ def _outcome(done: Repair, state: str) -> dict[str, object]:
 def _lists(done: Repair, refused: bool) -> str:
     lines = [
         f"{title}:\n"
-        + "".join(f"  {line}\n" for line in some[:_SHOWN])
+        + "".join(f"  {visible(line)}\n" for line in some[:_SHOWN])
         + (f"  and {len(some) - _SHOWN} more (--json has all)\n" if len(some) > _SHOWN else "")
         for title, some in (("found", done.found), ("lost", done.lost), ("kept, though damaged", done.kept))
         if some
@@ -144,7 +144,7 @@ def _lists(done: Repair, refused: bool) -> str:
             " back, or go on without them: avm repair --accept-loss\n"
         )
     elif done.aside is not None:
-        lines.append(f"the old store is in {done.aside}\n")
+        lines.append(f"the old store is in {escaped(str(done.aside))}\n")
     return "".join(lines)
 
 

@@ -23,7 +23,7 @@ import click
 from avmfs.cli.commands import COMMANDS, GROUPS, example
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Interrupted, Invalid
-from avmfs.text.escapes import visible, visible_lines
+from avmfs.text.escapes import visible
 
 OK, REFUSED, USAGE, TEMPORARY = 0, 1, 2, 75
 
@@ -257,7 +257,7 @@ def _complain(error: Exception) -> None:
     if "--json" in sys.argv:
         _tell_json(str(error), (error.errno if isinstance(error, OSError) else None) or errno.EINVAL, advice)
     else:
-        print(f"avm: {visible_lines(str(error))}" + (f"\n     {advice}" if advice else ""), file=sys.stderr)
+        print(f"avm: {visible(str(error))}" + (f"\n     {advice}" if advice else ""), file=sys.stderr)
 
 
 def _tell_json(error: str, code: int, advice: str | None) -> None:

@@ -24,6 +24,7 @@ from avmfs.embed import engines, weights
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.text.escapes import escaped, visible
 
 RELOAD_S: Final = 90.0
 
@@ -120,7 +121,8 @@ def use(engine: Engine) -> None:
     then = (
         "the daemon embeds what is stored anew, newest first" if daemon else "the next question embeds what is stored"
     )
-    text = f"{where.config_file}: embedding.engine: {engine}\nmodel: {found.model}\n{then}: avm index status\n"
+    file = escaped(str(where.config_file))
+    text = f"{file}: embedding.engine: {engine}\nmodel: {visible(found.model)}\n{then}: avm index status\n"
     show(value, text)
 
 
@@ -148,4 +150,4 @@ def _found(
 
 def _tell(found: weights.Weights, engine: str) -> None:
     value = {"model": found.model_id, "engine": engine, "source": found.source, "path": str(found.path)}
-    show(value, "".join(f"{name}: {each}\n" for name, each in value.items()))
+    show(value, "".join(f"{name}: {visible(each)}\n" for name, each in value.items()))

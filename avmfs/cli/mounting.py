@@ -27,6 +27,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.session import locations, show
 from avmfs.errors import Busy, Invalid, StoreFailed
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.text.escapes import escaped
 
 START_S = 90.0
 _DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
@@ -72,7 +73,7 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
     def told() -> None:
         how = "avm-daemon stop unmounts" if background else "Ctrl-C unmounts"
         value = {"agent": name, "mountpoint": str(target)}
-        show(value, f"{name} is mounted at {target}; {how}\n")
+        show(value, f"{name} is mounted at {escaped(str(target))}; {how}\n")
         sys.stdout.flush()
 
     try:

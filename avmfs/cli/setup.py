@@ -15,6 +15,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, locations, show, working
 from avmfs.embed import universal
 from avmfs.errors import Exists, Invalid
+from avmfs.text.escapes import escaped
 
 _MOUNTS = """\
 # yaml-language-server: $schema={schema}
@@ -97,8 +98,8 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
         made.write_text(content)
         made.rename(path)
     did = "would write" if dry_run else "wrote"
-    written = "".join(f"{did} {path}\n" for path in wanted)
-    kept = "" if where.config_file in wanted else f"kept {where.config_file}\n"
+    written = "".join(f"{did} {escaped(str(path))}\n" for path in wanted)
+    kept = "" if where.config_file in wanted else f"kept {escaped(str(where.config_file))}\n"
     first = Path(root, names[0], "avm")
     value = {
         "mounts_file": str(where.mounts_file),
@@ -109,7 +110,7 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     following = (
         *((universal.BRING,) if multilingual and universal.lacking() else ()),
         "avm-daemon start --daemon",
-        f"echo hello > {first}/memory/hello.md",
+        f"echo hello > {escaped(str(first))}/memory/hello.md",
         f"avm -a {names[0]} recall hello",
     )
     text = written + kept + "next:\n" + "".join(f"  {line}\n" for line in following)

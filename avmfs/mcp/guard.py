@@ -19,6 +19,7 @@ from avmfs_config import find_paths
 from avmfs_config.gossip import is_loopback
 
 from avmfs.errors import Denied, Invalid
+from avmfs.text.escapes import escaped
 
 TOKEN_BYTES = 32
 
@@ -61,7 +62,7 @@ def token(given: str | None, data_dir: Path, agent: str) -> str:
     except FileExistsError:
         if path.stat().st_mode & 0o077:
             raise Denied("others may read it: chmod 600", os.fspath(path)) from None
-    print(f"avm-mcp: token in {path}", file=sys.stderr)
+    print(f"avm-mcp: token in {escaped(str(path))}", file=sys.stderr)
     return _checked(path.read_text(), os.fspath(path))
 
 

@@ -19,6 +19,7 @@ import click
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.logs import log_to_stderr
+from avmfs.text.escapes import visible
 
 if TYPE_CHECKING:
     from avmfs.mcp.server import MemoryServer
@@ -128,13 +129,13 @@ def main() -> NoReturn:
         e.show()
         code = USAGE
     except AvmError as e:
-        print(f"avm-mcp: {e}", file=sys.stderr)
+        print(f"avm-mcp: {visible(str(e))}", file=sys.stderr)
         code = USAGE if isinstance(e, Invalid) else TEMPORARY if isinstance(e, Busy) else REFUSED
     except OSError as e:
-        print(f"avm-mcp: {e}", file=sys.stderr)
+        print(f"avm-mcp: {visible(str(e))}", file=sys.stderr)
         code = REFUSED
     except ValueError as e:  # ConfigError: the message names file, key and reason
-        print(f"avm-mcp: {e}", file=sys.stderr)
+        print(f"avm-mcp: {visible(str(e))}", file=sys.stderr)
         code = USAGE
     sys.stdout.flush()
     sys.stderr.flush()

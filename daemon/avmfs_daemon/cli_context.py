@@ -12,7 +12,7 @@ from typing import Any
 import click
 from avmfs_config import ConfigError, Paths, find_paths
 
-from avmfs.text.escapes import visible_lines
+from avmfs.text.escapes import visible
 
 
 class Failure(click.ClickException):
@@ -24,7 +24,7 @@ class Failure(click.ClickException):
 
 def complain(problem: str) -> None:
     """A line to stderr."""
-    click.echo(f"avm-daemon: {visible_lines(problem)}", err=True)
+    click.echo(f"avm-daemon: {visible(problem)}", err=True)
 
 
 def paths_and_environ() -> tuple[Paths, dict[str, str]]:

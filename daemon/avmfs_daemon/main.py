@@ -17,6 +17,7 @@ import click
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError
 from avmfs.providers.handler import find_handler
+from avmfs.text.escapes import visible
 from avmfs_daemon.cli_context import Failure, complain, paths_and_environ
 from avmfs_daemon.setup import COMMANDS
 from avmfs_daemon.start import leave, mend, serve, start_detached
@@ -116,16 +117,16 @@ def check() -> None:
     paths, environ = paths_and_environ()
     problems = avmfs_config.check(paths, environ)
     for problem in problems:
-        click.echo(str(problem), err=True)
+        click.echo(visible(str(problem)), err=True)
     if problems:
         sys.exit(1)
     for provider in avmfs_config.load_settings(paths.config_file, environ).providers:
         try:
             find_handler(provider.handler)(provider.config)
         except AvmError as e:
-            click.echo(f"config.yaml: provider {provider.pattern}: {e.reason}", err=True)
+            click.echo(visible(f"config.yaml: provider {provider.pattern}: {e.reason}"), err=True)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
-    click.echo(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}")
+    click.echo(visible(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}"))
 
 
 for _command in COMMANDS:
@@ -138,7 +139,7 @@ def main() -> None:
     try:
         cli()
     except OSError as e:  # of this machine's files: an unwritable directory, a full disk below stdout
-        print(f"avm-daemon: {e}", file=sys.stderr)
+        complain(str(e))
         # What stdout did not take is dropped, or the interpreter would try again and end with a code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from avmfs_config import ConfigError, Paths
 
+from avmfs.text.escapes import visible
 from avmfs_daemon.cli_context import Failure, complain, log_path
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def mend(paths: Paths, environ: Mapping[str, str]) -> None:
             if not done.sound:
                 done.install()
                 lines = [*done.lost, *done.kept, f"the store was repaired; the old one is in {done.aside}"]
-                click.echo("\n".join(lines), err=True)
+                click.echo("\n".join(map(visible, lines)), err=True)
     except (AvmError, ConfigError) as e:
         raise Failure(str(e)) from None
 

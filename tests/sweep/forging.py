@@ -64,28 +64,8 @@ GUESSES = tuple(f"/memory/shared/none{name}" for name in ALL)
 GROUND = Ground((*FILES[-len(ALL) :], *FILES[:4]), FOLDERS, GUESSES)
 # Commands that are about files of this machine, or about what is forgotten: test_sweep_names_outside has them.
 OUTSIDE = frozenset(
-    [
-        "export",
-        "import",
-        "sync",
-        "backup",
-        "restore",
-        "purge",
-        "init",
-        "model",
-        "mount",
-        "hook",
-        "open",
-        "cluster",
-        "completion",
-        "bench",
-        "playground",
-        "warmup",
-        "repair",
-        "doctor",
-        "config",
-        "setup",
-    ]
+    {"export", "import", "sync", "backup", "restore", "purge", "init", "model", "mount", "hook", "open", "cluster"}
+    | {"completion", "bench", "playground", "warmup"}
 )
 SETTINGS = "embedding: {enabled: false}\n"
 
