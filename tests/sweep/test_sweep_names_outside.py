@@ -26,6 +26,7 @@ from avmfs.adapters.openai_agents import AvmSession
 from avmfs.cli import hooked
 from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError
+from avmfs.text.escapes import escaped
 from tests.cli.shells import LIMIT_S, QuickShell, environment
 from tests.sweep.forging import ALL, FILES, FOLDERS, FORGED, GROUND, GUESSES, OUTSIDE, door_of, forge, shows
 from tests.sweep.recipes import cases, of_function
@@ -185,6 +186,17 @@ def test_nothing_that_is_said_of_a_damaged_or_misplaced_home_is_as_it_is(shell: 
             shows(line, done.stderr.decode("utf-8", "surrogateescape"))
 
 
+def test_the_place_of_a_model_is_not_told_as_it_is(shell: QuickShell, home: Path) -> None:
+    (home / "weights").mkdir()
+    for name in ("tokenizer.json", "config.json", "model.safetensors"):
+        (home / "weights" / name).write_text("{}")
+    (home / "config/config.yaml").write_text(f"embedding: {{path: {json.dumps(str(home / 'weights'))}}}\n")
+    for line in (["model", "list"], ["doctor"], ["config"]):
+        said = shell.out(*line, code=None)
+        assert escaped(NAME) + "/weights" in said
+        shows(line, said)
+
+
 # --- avm-daemon -------------------------------------------------------------------------------------------------
 
 
@@ -241,9 +253,9 @@ def test_a_mount_whose_place_has_a_forged_name_is_told_as_it_is_escaped() -> Non
 # --- Python, hooks, adapters ------------------------------------------------------------------------------------
 
 
-def test_no_text_of_the_python_class_says_a_name_as_it_is(forged: Path) -> None:
+def test_no_text_of_the_python_class_says_a_name_as_it_is(home: Path) -> None:
     asked = 0
-    with AVM(agent="alice", environ=environment(forged), embeddings=False) as avm:
+    with AVM(agent="alice", environ=environment(home), embeddings=False) as avm:
         for holder in (avm, avm.agent_memory()):
             for name, function in inspect.getmembers(type(holder), inspect.isfunction):
                 hints = get_type_hints(function)
@@ -282,8 +294,8 @@ def test_no_hook_says_a_name_as_it_is(forged: Path) -> None:
     door.close()
 
 
-def test_no_adapter_says_a_name_as_it_is(forged: Path) -> None:
-    with AVM(agent="alice", environ=environment(forged), embeddings=False) as avm:
+def test_no_adapter_says_a_name_as_it_is(home: Path) -> None:
+    with AVM(agent="alice", environ=environment(home), embeddings=False) as avm:
         for name in ALL:
             for root in ("/private/sessions", f"/shared/none{name}", f"/nowhere{name}"):
                 session = AvmSession(name, avm, root)
