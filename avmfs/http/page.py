@@ -21,7 +21,7 @@ from avmfs.http import identity, pages, values
 from avmfs.http.doors import Caller, Unauthorized
 from avmfs.http.markup import Html, address, el, link, many, name
 from avmfs.http.rest import Service, body_of
-from avmfs.text.escapes import visible_lines
+from avmfs.text.escapes import visible, visible_lines
 from avmfs.views import picture
 
 _STATIC: Final = Path(__file__).with_name("static")
@@ -175,7 +175,7 @@ def page(
         el("meta", name="color-scheme", content="light dark"),
         el("link", rel="stylesheet", href="/style.css"),
         el("link", rel="icon", href="/icon.svg", type="image/svg+xml"),
-        el("title", f"{visible_lines(title)} – avm"),
+        el("title", f"{visible(title)} – avm"),
     )
     main = el("main", el("h1", name(title)), body, id="content")
     html = f"<!doctype html>\n{el('html', el('head', head), el('body', *parts, main), lang='en')}\n"

@@ -19,7 +19,7 @@ from avmfs.errors import AvmError
 from avmfs.http.markup import Html, address, el, field, link, many, name, table, text
 from avmfs.localtime import minute
 from avmfs.node import DISPUTES
-from avmfs.text.escapes import visible_lines
+from avmfs.text.escapes import visible, visible_lines
 from avmfs.trust import heading
 from avmfs.views import picture
 
@@ -421,7 +421,7 @@ def _fact(value: object) -> Html:
             return _time(value)
     if isinstance(value, list):
         value = ", ".join(map(str, value))
-    return text(visible_lines(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return text(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
 
 
 def _changes(changes: list[dict[str, Any]], caption: str) -> Html:

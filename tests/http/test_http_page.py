@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -12,8 +13,10 @@ from urllib.parse import quote
 import pytest
 
 from avmfs.http import pages
+from avmfs.text.escapes import escaped
 from tests.http.http_world import SETTINGS, Answer, Visitor, Web, of, started
 from tests.log_lines import unexpected
+from tests.sweep import forging
 
 CANARY = "canaryofalice"
 HOSTILE = (
@@ -79,7 +82,7 @@ def filled(web: Web) -> Web:
     return web
 
 
-def every(visitor: Visitor, files: list[str]) -> Iterator[tuple[str, Answer]]:
+def every(visitor: Visitor, files: Sequence[str | bytes]) -> Iterator[tuple[str, Answer]]:
     for where in pages.PAGES:
         yield where, visitor.get(where)
     for path in files:
@@ -106,6 +109,26 @@ def test_every_page_shows_its_agents_own_and_others_writing_as_text(filled: Web)
     assert CANARY in seen(alice.get("/recall", q=CANARY)).text
     assert "umbrella" in seen(alice.get("/tree", path="/memory/shared", at="snap.then")).text
     assert seen(alice.get("/note", path="/memory/shared/by bob 0.md", tab="blame")).text.count("bob") >= 2
+
+
+def test_no_page_shows_a_name_as_it_is(filled: Web) -> None:
+    """Newlines, escape sequences and marks of direction; text of a page, whose fields hold names as they are sent."""
+    files = [f"/memory/shared/h{name}.md" for name in forging.ALL]
+    with contextlib.closing(filled.door("mallory")) as mallory:
+        mallory.call("write", path="/memory/shared/by mallory.md", data=b"umbrella\n")
+        for path in files:
+            mallory.call("write", path=path, data=b"umbrella of mallory\n")
+            mallory.call("write", path=path, data=b"umbrella of mallory, again\n")
+            mallory.call("link", path="/memory/shared/by mallory.md", target=path)
+            mallory.call("write", path=f"{path}.gone", data=b"umbrella\n")
+            mallory.call("remove", path=f"{path}.gone")
+    alice, shown = Visitor(filled, "alice"), ""
+    for what, answer in every(alice, ["/memory/shared/by mallory.md", *map(os.fsencode, files)]):
+        text = answer.body.decode() if what.startswith("drawn") else seen(answer).text
+        forging.shows(what, text)
+        shown += text
+    listing = seen(alice.get("/tree", path="/memory/shared")).text
+    assert all(escaped(path.rpartition("/")[2]) in listing for path in files) and forging.FORGED in shown
 
 
 def test_no_page_shows_another_agent_what_is_private(filled: Web) -> None:
