@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from avmfs.text.escapes import visible
+from avmfs.text.escapes import visible, visible_lines
 from avmfs_daemon.cli_context import Failure, complain, log_path, paths_and_environ
 
 
@@ -86,12 +86,14 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
             click.echo(made.text, nl=False)
             return
         if dry_run:
-            click.echo(f"would write {visible(str(made.path))}\n{made.following}", nl=False)
+            click.echo(f"would write {visible(str(made.path))}\n{visible_lines(made.following)}", nl=False)
             return
         changed = service.put(made, force=force)
     except (service.ServiceProblem, OSError) as e:
         raise Failure(str(e)) from None
-    click.echo(f"{'wrote' if changed else 'as it was:'} {visible(str(made.path))}\n{made.following}", nl=False)
+    click.echo(
+        f"{'wrote' if changed else 'as it was:'} {visible(str(made.path))}\n{visible_lines(made.following)}", nl=False
+    )
 
 
 def _change(change: Any, what: str, no_reload: bool) -> None:

@@ -311,7 +311,12 @@ def test_a_name_that_is_hidden_costs_what_one_does_that_is_not_there(
     planted: Planted, copies: Callable[..., Path]
 ) -> None:
     """Else a script could tell them apart by the time. Counted, since a clock tells the machine's load as well."""
-    asking = Asking(copies())
+    askings = [Asking(copies()) for _ in range(3)]
+
+    def least(path: str) -> list[int]:
+        """Without what comes now and then, by a clock."""
+        return [min(each) for each in zip(*(asking.costs(path) for asking in askings), strict=True)]
+
     limited = next(path for path in planted.hers if "/shared/" in path)
     mine = next(path for path in planted.hers if "/private/" in path)
     for hidden, absent in (
@@ -323,8 +328,8 @@ def test_a_name_that_is_hidden_costs_what_one_does_that_is_not_there(
         (f"/{planted.handles[0]}", "/@{}"),
         (f"/:search?q={WORD['content']}", "/:search?q={}"),
     ):
-        asking.costs(absent.format("zzzy", "zzzy"))  # what is loaded with the first one is loaded
-        costs = asking.costs(hidden), asking.costs(absent.format(CONTROL, CONTROL))
+        least(absent.format("zzzy", "zzzy"))  # what is loaded with the first one is loaded
+        costs = least(hidden), least(absent.format(CONTROL, CONTROL))
         for number, (of_hidden, of_absent) in enumerate(zip(*costs, strict=True)):
             assert abs(of_hidden - of_absent) <= (0.25, 0.25, 0.5)[number] * of_absent, (hidden, absent, costs)
 
