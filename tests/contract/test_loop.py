@@ -756,9 +756,8 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     applied.clear()
     assert asker.does("commit", **commit(node, data[:PART]))["size"] == len(data)
     assert applied == [(PART, b"mount")], "it is not large"
-    applied.clear()
-    steps.did.clear()
     other.does("mark_read")
+    applied.clear()
     steps.did.clear()
     asker.asks("commit", **commit(node, data[::-1]))
     other.asks("mark_read")
