@@ -754,8 +754,9 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     assert applied == [(len(data), b"mount")], "there is room"
     full[0] = True
     applied.clear()
+    other.asks("mark_read")
     assert asker.does("commit", **commit(node, data[:PART]))["size"] == len(data)
-    assert applied == [(PART, b"mount")], "it is not large"
+    assert other.told() == {"count": 0} and applied == [(0, b""), (PART, b"mount")], "it is not large"
     other.does("mark_read")
     applied.clear()
     steps.did.clear()
