@@ -150,9 +150,11 @@ class Steps:
 
     def settle(self) -> None:
         """Until there is nothing left to be done."""
-        while self.writer._may_drain or self.writer._unsynced:
-            self.now += SYNC_AT_LEAST_S
-            self.step()
+        for _ in range(20):
+            if self.writer._may_drain or self.writer._unsynced:
+                self.now += SYNC_AT_LEAST_S
+                self.step()
+        assert not (self.writer._may_drain or self.writer._unsynced)
         self.writer._synced_at = self.now
         self.did.clear()
 
