@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import sqlite3
 import struct
@@ -480,6 +481,14 @@ STATES: dict[str, tuple[Callable[[Path], Any], str, str, tuple[str, ...], int, b
         0,
         True,
     ),
+    "keys: a class that is not there": (
+        lambda p: sql(p, "update node set scope = 99999 where name in (cast('bob' as blob), cast('own.md' as blob))"),
+        CLEAN,
+        "keys: 2: node",
+        (),
+        300,
+        False,
+    ),
     "index: sums": (lambda p: sql(p, "update scope_stat set passages = 1"), CLEAN, "sums", (), 300, False),
     "index: vectors of nothing": (
         lambda p: sql(p, "insert into vector values(99999, 1, 1, 'm', x'00')"),
@@ -608,12 +617,15 @@ def test_a_full_disk_and_a_read_only_one_are_said(made: Path, tmp_path: Path, ru
             subprocess.run(["mount", "-o", "remount,ro", os.fspath(folder)], check=True)
         (found,) = problems(run)
         assert found["about"] == ("disk" if what == "full" else "data")
-        assert {"full": "nothing can be written", "read-only": "cannot be written"}[what] in found["says"]
+        assert {"full": "nothing can be written", "read-only": "is on a disk that"}[what] in found["says"]
+        first, other = re.split("; free some of that disk, or |, or ", found["todo"])
+        done = subprocess.run(first, shell=True, check=True, capture_output=True, text=True)
         if what == "full":
+            assert f" {folder}\n" in done.stdout and other == "avm rm what is not needed"
+            assert run("rm", "/memory/shared/d1/note-1.md")[0] == 0
             (folder / "other").unlink()
-        else:
-            subprocess.run(["mount", "-o", "remount,rw", os.fspath(folder)], check=True)
         assert problems(run) == []
+        assert run("write", "/memory/shared/new.md", "new")[0] == 0
 
 
 def test_a_repair_that_was_cut_short_is_finished_by_the_next(
