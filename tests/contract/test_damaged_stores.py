@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import random
-import re
 import shutil
 import sqlite3
 import struct
@@ -604,28 +603,51 @@ def test_modes_and_the_runtime_folder_are_looked_at(clean: Path, run: Run, tmp_p
     assert "is not a directory" in problems(run)[0]["says"]
 
 
-@pytest.mark.parametrize("what", ["full", "read-only"])
-def test_a_full_disk_and_a_read_only_one_are_said(made: Path, tmp_path: Path, run: Run, what: str) -> None:
+def fill(folder: Path, left: int) -> Path:
+    """A file that leaves so many bytes of the disk."""
+    other = folder / "other"
+    with contextlib.suppress(OSError), open(other, "wb", buffering=0) as file:
+        while (disk := os.statvfs(folder)).f_bavail * disk.f_frsize > left:
+            file.write(bytes(4096))
+    return other
+
+
+@pytest.mark.parametrize("left", [0, 1 << 20])
+def test_a_full_disk_is_said_and_what_is_advised_helps(
+    made: Path, tmp_path: Path, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AVM_AUTOSTART", "0")
+    folder, text = tmp_path / "data", "words " * 60_000
+    with small_disk(folder, "24m"):
+        shutil.copytree(made / CLEAN, folder, dirs_exist_ok=True)
+        assert run("write", "/memory/shared/large.md", text * 8)[0] == 0
+        other = fill(folder, left)
+        (found,) = problems(run)
+        assert found["about"] == "disk" and ("little" if left else "nothing") + " can be written" in found["says"]
+        look, free, *until = found["todo"].split("; ")
+        done = subprocess.run(look, shell=True, check=True, capture_output=True, text=True)
+        assert f" {folder}\n" in done.stdout and free == "free some of that disk"
+        assert run("write", "/memory/shared/new.md", text)[0] != 0
+        assert until == (["until then, avm rm makes room for what is written"] if left else [])
+        if left:
+            assert run("rm", "/memory/shared/large.md")[0] == 0
+            assert run("write", "/memory/shared/new.md", text)[0] == 0
+        other.unlink()
+        assert problems(run) == []
+        assert run("write", "/memory/shared/new.md", text)[0] == 0
+
+
+def test_a_disk_for_reading_alone_is_said_and_what_is_advised_helps(made: Path, tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "data"
     with small_disk(folder, "24m"):
         shutil.copytree(made / CLEAN, folder, dirs_exist_ok=True)
-        if what == "full":
-            with contextlib.suppress(OSError), open(folder / "other", "wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(65536))
-        else:
-            subprocess.run(["mount", "-o", "remount,ro", os.fspath(folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro", os.fspath(folder)], check=True)
         (found,) = problems(run)
-        assert found["about"] == ("disk" if what == "full" else "data")
-        assert {"full": "nothing can be written", "read-only": "is on a disk that"}[what] in found["says"]
-        first, other = re.split("; free some of that disk, or |, or ", found["todo"])
-        done = subprocess.run(first, shell=True, check=True, capture_output=True, text=True)
-        if what == "full":
-            assert f" {folder}\n" in done.stdout and other == "avm rm what is not needed"
-            assert run("rm", "/memory/shared/d1/note-1.md")[0] == 0
-            (folder / "other").unlink()
-        assert problems(run) == []
-        assert run("write", "/memory/shared/new.md", "new")[0] == 0
+        assert found["about"] == "data" and "mounted for reading alone" in found["says"]
+        way, other = found["todo"].split(", or ")
+        assert "AVM_DATA_DIR" in other
+        subprocess.run(way, shell=True, check=True)
+        assert problems(run) == [] and os.access(folder, os.W_OK)
 
 
 def test_a_repair_that_was_cut_short_is_finished_by_the_next(

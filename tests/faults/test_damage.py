@@ -18,13 +18,14 @@ import pytest
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
+from avmfs.store.client.client import DirectWriter
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from tests.faults.daemons import LIMIT_S, Daemon
 
 NOTES = 120
-OLDER = 20  # of them are in the older database
+OLDER = 20  # of them are in the older database, and in the one whose log is gone
 
 
 def written(folder: Path) -> None:
@@ -66,27 +67,29 @@ def damaged(database: Path, what: str) -> None:
     """A store of so many notes that lacks something, as anchors beside it tell."""
     store = open_direct(database, Policy(), IndexRules())
     for number in range(NOTES):
-        if what == "older" and number == OLDER:
+        if number == OLDER:
             store.close()
             shutil.copy(database, database.with_name("older"))
             store = open_direct(database, Policy(), IndexRules())
+            assert isinstance(store._submitter, DirectWriter)
+            store._submitter._applier.db.execute("pragma wal_autocheckpoint = 0")
         path, data = [b"memory", b"shared", b"note-%d.md" % number], b"what is known of pump %d\n" % number
         store.submit(Principal("alice"), "write_path", path=path, data=data)
     Chainer(store, anchors.beside(database), 0.0, time.time_ns).step()
-    if what == "its log is gone":
-        aside = database.with_name("aside")
-        shutil.copy(database, aside)  # as one that is killed leaves it, who has the log closed no more
-        store.close()
-        aside.replace(database)
-    else:
-        store.close()
+    left = shutil.copy(database, database.with_name("left"))  # by one that was killed, but for its log
+    store.close()
+    older = database.with_name("older")
     if what == "empty":
         os.truncate(database, 0)
     elif what == "missing":
         database.unlink()
     elif what == "older":
-        database.with_name("older").replace(database)
+        older.replace(database)
         sync_note.beside(database).unlink()
+    else:
+        left.replace(database)
+    left.unlink(missing_ok=True)
+    older.unlink(missing_ok=True)
 
 
 def contents(data: Path) -> dict[str, bytes]:
@@ -101,7 +104,7 @@ def contents(data: Path) -> dict[str, bytes]:
         ("empty", "the database is empty, though changes up to", 0),
         ("missing", "the database is not there, though changes up to", 0),
         ("older", "the database is an older one", OLDER),
-        ("its log is gone", "its write-ahead log is gone", 0),
+        ("its log is gone", "its write-ahead log is gone", OLDER),
     ],
 )
 def test_a_store_that_has_lost_something_is_not_gone_on_with_unless_told_to(
