@@ -326,8 +326,9 @@ def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None
     assert "not empty" in daemon.command("start", "--daemon", expect=1)
     assert daemon.mount("alice")["state"] == "failed"
     assert daemon.mount("bob")["state"] == "ready"
-    (found,) = daemon.doctor("mount alice", "mount bob")
-    assert found["state"] == "problem" and found["says"].startswith("failed: ") and "not empty" in found["says"]
+    bare, found = daemon.doctor("mount alice", "mount bob")
+    assert bare["state"] == found["state"] == "problem" and bare["says"].endswith("not mounted, though the daemon runs")
+    assert found["says"].startswith("failed: ") and "not empty" in found["says"]
     assert found["todo"] == "avm-daemon status; avm-daemon reload"
     (daemon.at("alice") / "mine").unlink()
     daemon.command("reload")
@@ -349,7 +350,7 @@ def test_doctor_tells_of_a_model_that_failed_and_of_a_daemon_that_does_not_answe
     make(table, 64)
     avm = [sys.executable, "-m", "avmfs.cli", "-a", "alice", "warmup"]
     warmed = subprocess.run(avm, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
-    assert warmed.returncode == 0, (warmed, daemon.log())
+    assert "does not know the words of the question" in warmed.stderr  # by now loaded; there are few in the table
     assert not any(each["state"] == "problem" for each in daemon.doctor("model", "daemon"))
     supervisor = daemon.family()["supervisor"]
     os.kill(supervisor, signal.SIGSTOP)

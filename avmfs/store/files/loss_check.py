@@ -24,9 +24,7 @@ from avmfs.store.files import sync_note, wal_frames
 log = logging.getLogger(__name__)
 
 KEPT: Final = 3  # logs put aside
-REPAIR: Final = (
-    "avm repair keeps a copy, saves what can be saved and says what was lost; with --accept-loss it goes on without that"
-)
+REPAIR: Final = "avm repair keeps a copy, saves what can be saved and says what was lost; with --accept-loss it goes on without that"
 
 
 def known(path: Path, at_least: int) -> int:
