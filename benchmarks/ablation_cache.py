@@ -61,7 +61,7 @@ def bodies_limited(most: int) -> Iterator[None]:
         replace(held, "_BODY_BYTES", before)
 
 
-def replace(module: ModuleType, name: str, value: object) -> object:
+def replace(module: ModuleType | type, name: str, value: object) -> object:
     """Change a constant or a function of the product in this process; what it was. Raises BenchmarkError when there is
     none of that name any more: a variant that changed nothing would be measured as if it had."""
     if not hasattr(module, name):

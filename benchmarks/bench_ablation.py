@@ -9,21 +9,25 @@ in their configuration. Reads are from a name to its bytes in one process, 500 m
 from __future__ import annotations
 
 import os
+import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from avmfs import AVM
 from benchmarks.ablation_ops import PATTERNS
 from benchmarks.ablation_writer import running_writer
 from benchmarks.clients import Client, breaking_off, run_together, started_clients
-from benchmarks.daemons import WORDS_ONLY, agents, temporary_daemon
-from benchmarks.figures import Round, Timing, summarize
+from benchmarks.daemons import WORDS_ONLY, agents, temporary_daemon, until_loaded
+from benchmarks.figures import BenchmarkError, Round, Timing, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Value
 from benchmarks.rounds import Outcome, take_turns
 from benchmarks.script import Findings, Run, names_among, options, run_script
+from benchmarks.texts import notes
 
 WRITERS: Mapping[str, Sequence[str]] = {
     "all on": (),
@@ -67,6 +71,8 @@ PUBLISHED_MATRIX = {
     "+ async embedding": (1_300.0, 3_135.0),
     "all on": (1_327.0, 1_401_896.0),
 }
+BURSTS = (1, 100, 1000)  # notes
+POLL_S = 0.05
 CONNECT_S = 120.0
 Kind = tuple[str, Mapping[str, Any]]
 """A daemon: coherence of its mounts, its config.yaml."""
@@ -101,6 +107,7 @@ def measure(run: Run) -> Findings:
                     tables += _patterns(reader, run.quick, data)
                 case "model":
                     tables.append(_embedding(run, rounds, seconds, failures))
+                    tables.append(_searchable(run, rounds))
                     tables.append(_matrix(run, folder, rounds, seconds, data))
     return Findings(tables, failures=failures, data=data)
 
@@ -139,6 +146,38 @@ def _embedding(run: Run, rounds: int, seconds: float, failures: dict[str, str]) 
     }
     title = "writes through the Python API while texts are embedded"
     return _compared(run, title, kinds, (1,) if run.quick else (1, 8), rounds, seconds, failures)
+
+
+def _searchable(run: Run, rounds: int) -> Table:
+    """From the end of a burst of writes of one agent until all of it is found by meaning."""
+    taken: dict[int, list[tuple[float, float]]] = {burst: [] for burst in (BURSTS[:2] if run.quick else BURSTS)}
+    with (
+        temporary_daemon(run.local, agents("bench"), {}) as daemon,
+        AVM(agent="bench", environ=daemon.environment) as avm,
+    ):
+        until_loaded(daemon, vectors=False)
+        for number in range(rounds):
+            for burst, times in taken.items():
+                began = time.monotonic()
+                for place, text in enumerate(notes(burst, seed=1000 * number + burst)):
+                    avm.write(f"/memory/{number}/{burst}/{place}.md", text)
+                written = time.monotonic()
+                while daemon.status()["store"]["waiting_semantic"]:
+                    if time.monotonic() > written + CONNECT_S:
+                        raise BenchmarkError(f"{burst} notes have no vectors after {CONNECT_S:g} s")
+                    time.sleep(POLL_S)
+                times.append((written - began, time.monotonic() - written))
+    rows = [
+        (
+            burst,
+            len(times),
+            *(statistics.median(column) for column in zip(*times, strict=True)),
+            max(after for _, after in times),
+        )
+        for burst, times in taken.items()
+    ]
+    columns = ("notes at once", "N", "written in s", "then found by meaning after s", "longest s")
+    return Table("time to searchable", columns, rows)
 
 
 def _compared(

@@ -115,7 +115,7 @@ class Frame:
     nonce: str = ""
     scores: bool = False  # handle and relevance in every item
     terms: tuple[str, ...] = ()  # of the question: what an excerpt is chosen by
-    shared: Shared | None = None
+    shared: Shared = Shared()
     timed: bool = False  # the question is about a time
     form: Form | None = None  # other than plain text
     about: str = ""  # what is said first, where a form is no prose
@@ -180,11 +180,10 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
 
 def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
     """With place, day and author, where that does not go before what is said."""
-    plain = replace(frame, shared=Shared())
-    framed = plain if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
+    framed = frame if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
     if found is None or (frame.budget < SMALL and found.cut):
-        found = min(filter(None, (found, _fitting(items, plain, counter))), key=attrgetter("cut"), default=None)
+        found = min(filter(None, (found, _fitting(items, frame, counter))), key=attrgetter("cut"), default=None)
     return found
 
 
@@ -297,7 +296,7 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
 def _heading(count: int, frame: Frame, tokens: int, said: str = "") -> str:
     if frame.form is not None:
         return frame.form.opening(frame.around(count, tokens, said))
-    shared = frame.shared or Shared()
+    shared = frame.shared
     base = f"in {_place(shared.base)}" if shared.base else ""
     within = " ".join(filter(None, ["#", base, shared.day, shared.author]))
     if frame.budget < SMALL:
@@ -352,7 +351,7 @@ def _most(values: Iterable[str]) -> str:
 
 def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     """With what differs from what is shared: the place, which ends with a slash, the day, the author."""
-    shared, part = frame.shared or Shared(), int(frame.budget > SKIMMED and unit[0].rank >= FIRST)
+    shared, part = frame.shared, int(frame.budget > SKIMMED and unit[0].rank >= FIRST)
     found = []
     for item in unit:
         hit = item.scored.hit
@@ -435,7 +434,7 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
             return (f"{begin} {first.text}" if begin else first.text).replace("\n", "\n  ") + "\n"
     text, stop = "", hit.start
     for item in passages:
-        text += ("\n" if text else "") + ("…\n" if text and item.scored.hit.start != stop else "") + item.text
+        text += ("\n" if text else "") + ("…\n" if item.scored.hit.start != stop else "") + item.text
         stop = item.scored.hit.stop
     also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))

@@ -249,10 +249,11 @@ def test_no_more_versions_are_kept_than_are_to_be(path: Path) -> None:
 
 
 def test_a_version_that_is_damaged_is_not_stated_anew_as_if_it_were_whole(applier: Applier) -> None:
-    node = write(applier, "f", b"the zebra crossed the river at noon, and then slept until it was dark")["node"]
+    text = b"the zebra crossed the river at noon, and then slept until it was dark"
+    _, node, _ = (write(applier, name, text)["node"] for name in ("e", "f", "g"))
     applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 4, b"Z"]]})
-    applier.db.execute("update version set crc = crc + 1 where number = 1")
-    with pytest.raises(StoreFailed, match="not those that were written"):
+    applier.db.execute("update version set crc = crc + 1 where number = 1 and encoding <> 0")
+    with pytest.raises(StoreFailed, match=r"/memory/f: .*not those that were written"):
         applier.alone(ALICE, "commit", {"node": node, "handle": 7, "edits": [["w", 5, b"E"]]})
 
 
@@ -449,6 +450,8 @@ def test_what_a_failed_command_did_is_not_written_down_with_the_next(
     applier = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
     applier.alone(OPERATOR, "settle", {})
     node = write(applier, "f")["node"]
+    applier.close()
+    applier = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
     used = one(applier, "select bytes from usage where agent = 'alice'")
 
     def fails(tx: Any, command: str, arguments: dict[str, Any]) -> None:
@@ -477,7 +480,78 @@ def test_a_key_that_was_revoked_since_it_was_shown_opens_nothing(applier: Applie
     applier.alone(ALICE, "revoke_key", {"id": "k"})
     with pytest.raises(Denied, match="revoked"):
         applier.alone(shown, "create", create("g"))
-    assert one(applier, "select count(*) from node where name = 'g'") == 0
+    assert one(applier, "select count(*) from node where name = ?", b"g") == 0
+
+
+def test_what_a_failed_command_has_learnt_is_forgotten(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its refusal is counted, too: areas and scopes that it made are no more."""
+    run = commands.run
+    key = {"id": "k", "hash": bytes(32), "agent": "alice", "label": "", "within": [b"/memory/d"], "actions": ["read"]}
+
+    def denied(tx: Any, command: str, arguments: dict[str, Any]) -> None:
+        run(tx, command, arguments)
+        raise Denied("after all")
+
+    applier.begin()
+    applier.apply(ALICE, "mark_read", {})
+    for count in (1, 2):
+        with monkeypatch.context() as patched, pytest.raises(Denied):
+            patched.setattr(commands, "run", denied)
+            applier.apply(ALICE, "create_key", {**key, "expires": None})
+        assert one(applier, "select sum(count) from refusal") == count and not applier._stale
+        with pytest.raises(Invalid):
+            applier.apply(ALICE, "create_key", {**key, "expires": None}, refuse)
+        assert applier._stale
+    applier.apply(ALICE, "mkdir", {"parent": MEMORY, "name": b"e", "mode": 0o755})
+    with pytest.raises(Invalid):
+        moved = {"parent": MEMORY, "name": b"e", "new_parent": MEMORY, "new_name": b"moved"}
+        applier.apply(ALICE, "rename", moved, refuse)
+    assert applier._stale, "where directories stand"
+    applier.apply(ALICE, "create_key", {**key, "expires": None})
+    applier.commit()
+    assert one(applier, "select count(*) from api_key") == 1
+
+
+def test_a_refusal_is_not_counted_without_a_transaction(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(tx: Any, command: str, arguments: dict[str, Any]) -> None:
+        applier.db.execute("rollback")
+        raise Denied("no")
+
+    monkeypatch.setattr(commands, "run", ends)
+    applier.begin()
+    with pytest.raises(Denied) as refused:
+        applier.apply(ALICE, "create", create("f"))
+    assert not refused.value.recorded and one(applier, "select count(*) from refusal") == 0
+
+
+def test_agents_that_the_store_knows_of_join_the_policy(applier: Applier) -> None:
+    assert "carol" not in applier.policy.people
+    carol = {"carol": {"groups": [], "capabilities": ["search_all"]}}
+    applier.alone(OPERATOR, "init_permissions", {"users": carol})
+    assert applier.policy.people["carol"].capabilities == ("search_all",)
+    applier.begin()
+    applier.apply(OPERATOR, "init_permissions", {"users": {}})
+    assert "carol" not in applier.policy.people
+    applier.rollback()
+    applier.alone(ALICE, "mark_read", {})
+    assert "carol" in applier.policy.people, "as it was"
+
+
+def test_a_transaction_that_is_lost_takes_what_was_begun_with_it_along(path: Path) -> None:
+    """What counts and notes the past is made in the first transaction of a connection."""
+    policy = Policy(people={"alice": Person(quota=Quota(bytes=10**6))})
+    first = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
+    first.alone(OPERATOR, "settle", {})
+    node = write(first, "f")["node"]
+    first.close()
+    applier = Applier(path, policy, IndexRules(past_days=30), orphans=False, clock=time.time_ns)
+    applier.begin()
+    applier.apply(ALICE, "mark_read", {})
+    applier.rollback()
+    write(applier, "f", b"longer words")
+    assert one(applier, "select bytes from usage where agent = 'alice'") == len(b"longer words")
+    assert one(applier, "select size from past where node = ?", node) == len(b"words")
+    applier.close()
 
 
 def test_only_what_there_is_room_for_is_let_in(applier: Applier) -> None:
@@ -493,7 +567,7 @@ def test_only_what_there_is_room_for_is_let_in(applier: Applier) -> None:
         applier.alone(ALICE, "create", create("f"))
     assert applier.alone(ALICE, "mark_read", {}) == {"count": 0}
     assert asked == [("create", create("f")), ("mark_read", {})]
-    assert one(applier, "select count(*) from node where name = 'f'") == 0
+    assert one(applier, "select count(*) from node where name = ?", b"f") == 0
 
 
 def test_what_others_have_to_hear_of_is_kept_until_somebody_takes_it(applier: Applier) -> None:
@@ -538,12 +612,11 @@ def test_what_changes_something_leaves_a_row_and_what_does_not_none(
     assert one(applier, "select op from log where seq > ?", before) == "changes"
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_log_that_cannot_be_trusted_is_not_moved_into_the_database(path: Path, clean: bool) -> None:
-    applier = opened(path)
-    applier.close(clean=clean)
+@pytest.mark.parametrize("said", [{}, {"clean": True}, {"clean": False}])
+def test_a_log_that_cannot_be_trusted_is_not_moved_into_the_database(path: Path, said: dict[str, bool]) -> None:
+    opened(path).close(**said)
     log = path.with_name("avm.db-wal")
-    assert log.exists() is not clean and (clean or log.stat().st_size > 0)
+    assert (log.exists() and log.stat().st_size > 0) is not said.get("clean", True)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), StoreFailed("disk I/O error")])
@@ -583,11 +656,14 @@ def test_directories_are_remembered_where_nobody_else_writes(path: Path, shared:
     applier.close()
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), StoreFailed("disk I/O error")])
 def test_whatever_ends_a_command_ends_its_transaction(
-    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception
+    applier: Applier, monkeypatch: pytest.MonkeyPatch, error: Exception, lost: bool
 ) -> None:
     def fails(*_: object) -> None:
+        if lost:
+            applier.db.execute("rollback")
         raise error
 
     with monkeypatch.context() as patched:

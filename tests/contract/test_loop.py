@@ -265,7 +265,7 @@ def test_a_defect_in_one_command_costs_its_asker_an_error_and_the_others_nothing
     askers[1].asks("mkdir", **mkdir("d"))
     assert askers[2].does("create", **create("g"))["new"] and askers[0].told()["new"]
     assert askers[1].told() == (StoreFailed.code, "internal error; the daemon's log has the details")
-    assert "'mkdir' failed" in caplog.text and steps.one("select count(*) from node where name = 'd'") == 0
+    assert "'mkdir' failed" in caplog.text and steps.one("select count(*) from node where name = ?", b"d") == 0
     assert steps.one("select count(*) from applied where client = ?", b"b" * 16) == 0
 
 
@@ -294,6 +294,7 @@ def test_who_is_in_a_transaction_that_is_lost_hears_so_and_may_ask_again(
     assert steps.did == ["lost"] and steps.applier.seq == before and not steps.writer._unsynced
     assert one.does("create", number=1, **create("f"))["new"], "not the answer of what never came to be"
     assert other.does("mkdir", number=1, **mkdir("d"))["node"]
+    assert steps.one("select count(*) from node where name in (?, ?)", b"f", b"d") == 2
 
 
 def test_a_request_says_whom_it_is_for(steps: Steps) -> None:
@@ -308,7 +309,6 @@ def test_a_request_says_whom_it_is_for(steps: Steps) -> None:
 
 
 def test_caches_hear_of_a_commit_before_its_author_does(steps: Steps) -> None:
-    steps.quick = False
     steps.note(steps.applier, "begin", "commit")
     steps.note(steps.writer._change_ring, "gather", "tell")
     steps.note(steps.writer._peers, "tell_sinks", "send")
@@ -515,7 +515,8 @@ def test_a_promise_that_the_disk_does_not_take_is_kept_or_refused(
     steps.step()
     assert asker.told()["node"] and steps.said == ["", ""] and writer.clean
     assert [each for each in steps.did if each in done] == done
-    assert "between_transactions" not in steps.did[steps.did.index("sync") :] and not writer._unsynced
+    assert "between_transactions" not in steps.did[steps.did.index("pause") :] and not writer._unsynced
+    steps.quick = True  # nothing is left to the other thread
     steps.settle()
     steps.quick = not beside
     fails("twice")
@@ -525,7 +526,7 @@ def test_a_promise_that_the_disk_does_not_take_is_kept_or_refused(
     assert asker.told() == other.told() == refusal and not writer._scheduler and not writer._held
     assert steps.said[2:] == [str(FAILED)] and "resume" not in steps.did
     assert "between_transactions" not in steps.did[steps.did.index("pause") :]
-    assert steps.one("select count(*) from node where name = 'd'") == 0, "nothing follows it"
+    assert steps.one("select count(*) from node where name = ?", b"d") == 0, "nothing follows it"
     tried = steps.did.count("sync")
     assert other.does("mkdir", **mkdir("d")) == refusal and steps.did.count("sync") == tried, "not at once again"
     log._retry_at = 0.0
@@ -533,6 +534,19 @@ def test_a_promise_that_the_disk_does_not_take_is_kept_or_refused(
     steps.step()
     assert steps.said[3:] == [""] and writer.clean and "resume" in steps.did
     assert other.does("mkdir", **mkdir("d"))["node"]
+
+
+def test_a_log_is_not_written_anew_while_a_sync_of_it_is_under_way(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, log, asker = [False], steps.writer._log, steps.asker()
+    monkeypatch.setattr(WalSync, "idle", property(lambda log: idle[0]))
+    steps.note(steps.writer._checkpointer, "pause")
+    log.failure = FAILED
+    assert asker.does("mkdir", **mkdir("d"))[0] == StoreFailed.code and steps.did == []
+    idle[0] = True
+    steps.step()
+    assert "pause" in steps.did and log.failure is None
 
 
 def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
@@ -643,12 +657,14 @@ def test_so_many_notes_wait_before_there_is_idle_time_and_no_more(
     drain = steps.writer._drain
     monkeypatch.setattr(steps.writer, "_drain", lambda limit=DRAIN_STEP: (limits.append(limit), drain(limit)))
     asker = steps.asker()
-    for number in range(12):
+    drained = []
+    for number in range(1, 13):
         asker.does("write_path", path=[b"memory", b"%d" % number], data=b"words")
+        drained += [number] if len(limits) > len(drained) else []
         assert steps.writer._left + steps.applier.waiting - steps.writer._waited == steps.one(
             "select count(*) from document where due is not null"
         )
-    assert limits == [BEHIND_STEP] * 2, "with the seventh and the eleventh"
+    assert limits == [BEHIND_STEP] * 2 and drained == [7, 7 + BEHIND_STEP]
 
 
 def test_the_file_is_written_anew_where_it_is_due_and_then_not_for_a_while(
@@ -724,6 +740,8 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     assert applied == [(PART, b"mount")], "it is not large"
     applied.clear()
     steps.did.clear()
+    other.does("mark_read")
+    steps.did.clear()
     asker.asks("commit", **commit(node, data[::-1]))
     other.asks("mark_read")
     steps.step()
@@ -734,11 +752,14 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     assert [each for each in steps.did if each != "sync"] == [*part, *part, "tell", "tell_sinks", "send", part[2]]
     monkeypatch.setattr(steps.applier, "apply", apply)
     steps.step()
+    assert other.told() == {"count": 0}
     monkeypatch.setattr(steps.applier, "apply", noted)
     applied.clear()
     assert asker.does("commit", number=asker.number, **commit(node, data[::-1])) == answer and applied == []
     assert asker.does("commit", number=1, **commit(node, data))[0] == Busy.code and applied == []
     assert asker.does("commit", number=20, node=node, handle=None, edits=7, data=data)[0] == Invalid.code
+    applied.clear()
+    assert steps.asker(b"n").does("commit", **commit(node, data[::-1]))["size"] == len(data) and len(applied) == 3
     applied.clear()
     missing = asker.does("commit", **commit(10**9, data))
     assert missing[0] == Stale.code and applied == [(PART, b"mount")], "refused with its first part"

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable
 
+import apsw
 import pytest
 
 from avmfs.errors import Denied, NotFound, Stale
@@ -149,6 +150,81 @@ def test_of_tags_and_links_as_many_join_as_a_document_may_have(
         assert {*world.rows(f"select source, target, type from link where source in {among}")} == expected
 
 
+@pytest.mark.parametrize("pair", ["temporary c", "c temporary"])
+def test_the_only_link_there_is_joins(world: World, pair: str) -> None:
+    nodes = {name: world.write(BOB, f"/memory/{name}", b"x")["node"] for name in ("c", "target", "temporary")}
+    source, target = pair.split()
+    world.do(BOB, "add_link", node=nodes[source], target=nodes[target], type="see")
+    world.rename(BOB, "/memory/temporary", "/memory/target")
+    known = {world.document(BOB, f"/memory/{name}").id: name for name in ("c", "target")}
+    links = [f"{known[source]} {known[target]}" for source, target in world.rows("select source, target from link")]
+    assert links == [pair.replace("temporary", "target")]
+
+
+def test_words_of_a_file_that_replaced_another_are_found_once_and_by_its_new_name_alone(world: World) -> None:
+    for name, text in (("note", b"finch"), ("draft", b"heron"), ("other", b"heron")):
+        world.write(ALICE, f"/memory/{name}", text)
+    world.drain()
+
+    def found(word: str) -> int:
+        index = world.store.search_index(BOB)
+        return len({*index.postings([word])[0].passages} & {*index.table().passages})
+
+    assert (found("finch"), found("heron")) == (1, 2)
+    world.rename(ALICE, "/memory/draft", "/memory/note")
+    assert found("heron") <= 2 - (world.mode == "direct"), "where nothing is drained meanwhile, that of the other file"
+    world.drain()
+    assert (found("finch"), found("heron")) == (0, 2)
+    world.write(ALICE, "/memory/other", b"\0\xff\0")
+    world.drain()
+    assert world.store.search_index(BOB).table().documents.tolist() == [world.document(BOB, "/memory/note").id]
+
+
+def test_what_is_said_of_a_document_goes_with_it_and_what_is_said_of_others_stays(still: World) -> None:
+    ids = {}
+    for name in ("f", "g", "other"):
+        still.write(ALICE, f"/memory/{name}", name.encode())
+        ids[name] = still.document(ALICE, f"/memory/{name}").id
+    for name in ("f", "g"):
+        node, other = still.node(ALICE, f"/memory/{name}").id, still.node(ALICE, "/memory/other").id
+        still.tag(ALICE, f"/memory/{name}", "t")
+        still.do(BOB, "mark", node=node)
+        for source, target in ((node, other), (other, node)):
+            still.do(ALICE, "add_link", node=source, target=target, type="see")
+    rows = {
+        "semantic_queue(document)": "values(?1)",
+        "unindexed(document, reason)": "values(?1, 'binary')",
+        "claim(document, agent, since, until)": "values(?1, 'bob', 1, 2)",
+        "consolidated(document, run, agent, kind, path, said)": "values(?1, 1, 'bob', 'cold', x'2f', '{}')",
+    }
+    db = apsw.Connection(str(still.path))
+    db.set_busy_timeout(5000)
+    for name in ("f", "g"):
+        for table, values in rows.items():
+            db.execute(f"insert or ignore into {table} {values}", (ids[name],))
+    db.close()
+
+    def said(name: str) -> list[int]:
+        return [still.rows(f"select count(*) from {table} where {of}", ids[name])[0][0] for table, of in versions._SAYS]
+
+    assert said("f") == said("g") == [1] * len(versions._SAYS)
+    still.unlink(ALICE, "/memory/f")
+    assert said("f") == [0] * len(versions._SAYS) and said("g") == [1] * len(versions._SAYS)
+    still.unlink(ALICE, "/memory/g")
+    assert [count for count in said("g") if count] == []
+
+
+def test_blocks_of_a_file_that_comes_back_to_its_name_and_goes_unwritten_are_free(world: World) -> None:
+    world.write(ALICE, "/memory/f", BIG)
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.create(ALICE, "/memory/f")
+    assert world.history(ALICE, "/memory/f") == [BIG]
+    for name in ("f", "f~"):
+        world.unlink(ALICE, f"/memory/{name}")
+    world.do(OPERATOR, "reap_orphans", nodes=[node for node, _ in world.store.orphans()])
+    assert world.rows("select id from block") == []
+
+
 def test_a_handle_is_as_long_as_it_must_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if world.mode != "direct":
         pytest.skip("handles are drawn in another process")
@@ -274,6 +350,17 @@ def test_a_name_is_an_editors_for_ten_seconds(still: World) -> None:
         assert still.rows("select count(*) from document where away_name = ?", path[8:].encode()) == [(not comes_back,)]
 
 
+def test_what_is_no_backup_any_more_does_not_come_back(still: World) -> None:
+    """By exchange it has got a name that no editor gives."""
+    for path in ("/memory/f", "/memory/g"):
+        still.write(ALICE, path, b"x")
+    documents = {still.document(ALICE, path).id for path in ("/memory/f", "/memory/g")}
+    still.rename(ALICE, "/memory/f", "/memory/f~")
+    still.rename(ALICE, "/memory/f~", "/memory/g", 2)
+    still.create(ALICE, "/memory/f")
+    assert still.document(ALICE, "/memory/f").id not in documents
+
+
 @pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
 def test_an_editor_that_renames_away_and_creates_continues_the_document(world: World, backup: str, big: bytes) -> None:
@@ -286,6 +373,8 @@ def test_an_editor_that_renames_away_and_creates_continues_the_document(world: W
     still_known(world, "/memory/d/f.md", before, [b"third"])
     own = world.document(BOB, f"/memory/d/{backup}")
     assert own.id != before.id and own.shared == before.shared
+    with world.reading(BOB) as reader:
+        assert [version.number for version in reader.versions(own.id)] == [1]
     assert world.history(BOB, f"/memory/d/{backup}") == [b"second" + big]
     assert not world.exists(OPERATOR.__class__("eve"), f"/memory/d/{backup}"), "nor does the backup show it"
     world.rename(BOB, f"/memory/d/{backup}", "/memory/d/elsewhere")
@@ -435,6 +524,15 @@ def test_a_version_that_another_agent_has_read_is_never_amended(world: World) ->
     assert world.history(BOB, "/memory/f") == [b"one two", b"ONE two three"]
 
 
+def test_what_is_gone_is_written_by_nobody(world: World) -> None:
+    node = world.write(ALICE, "/memory/f", b"x")["node"]
+    world.unlink(ALICE, "/memory/f")
+    world.do(OPERATOR, "reap_orphans", nodes=[node])
+    for command, more in (("commit", {"edits": [["w", 0, b"y"]]}), ("append", {"data": b"y"})):
+        with pytest.raises(Stale):
+            world.do(OPERATOR, command, node=node, handle=None, **more)
+
+
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
 def test_truncating_and_writing_is_one_version_never_an_empty_one(world: World, big: bytes) -> None:
     world.write(ALICE, "/memory/f", b"old" + big)
@@ -457,6 +555,14 @@ def test_amending_restates_the_version_before(world: World) -> None:
     world.edit(ALICE, "/memory/f", ["w", 0, b"K"], ["t", 100_000], handle=7)
     world.edit(ALICE, "/memory/f", ["t", 3], handle=7)
     assert world.history(ALICE, "/memory/f") == [b"hello", b"K\x01\x02"]
+
+
+def test_what_is_appended_within_a_second_is_one_version_of_a_large_file_too(still: World) -> None:
+    node = still.write(ALICE, "/memory/f", BIG)["node"]
+    for number in range(3):
+        reply = still.do(ALICE, "append", node=node, handle=7, data=b"%d" % number)
+        assert reply["version"] == 2
+    assert still.history(ALICE, "/memory/f") == [BIG, BIG + b"012"]
 
 
 def test_an_own_write_moves_a_current_mark_only(world: World) -> None:

@@ -428,6 +428,9 @@ def test_before_a_save_by_rename_joined_them_both_files_had_their_own_tags_and_l
         told = reader.document(found(reader, path))
         return reader.tags(told.id), [link.path for link in reader.links(told.id) if link.outgoing]
 
+    world.write(ALICE, "memory/note", b"later")
+    then = world.at(BOB, Moment(before, world.now))
+    assert (then[b"/memory/note"][5], then[b"/memory/draft"][5]) == (b"note", b"draft")
     with world.store.reading_at(BOB, Moment(before, world.now)) as reader:
         assert said(reader, "memory/note") == (["note"], [])
         assert said(reader, "memory/draft") == (["draft"], [b"/memory/other"])
@@ -441,6 +444,17 @@ def test_what_comes_from_outside_has_no_past(world: World) -> None:
     assert world.node(ALICE, "live/price").size == 1
     then = world.at(ALICE, Moment(world.seq(), world.now))
     assert b"/memory/a" in then and b"/live/price" not in then
+
+
+def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> None:
+    world = World(tmp_path / "few.db", versions=16)
+    for number in range(40):
+        world.write(ALICE, "memory/a", b"%d" % number)
+        if number == 3:
+            world.do(ALICE, "snapshot", name="s")
+    assert world.rows("version") == 16
+    assert world.at(ALICE, "s")[b"/memory/a"][5] == b"3" and world.at(ALICE, world.now)[b"/memory/a"][5] == b"39"
+    world.store.close()
 
 
 def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:

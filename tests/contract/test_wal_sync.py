@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from avmfs.errors import StoreFailed
-from avmfs.store.files import wal_frames
+from avmfs.store.files import sync_note, wal_frames
 from avmfs.store.files.wal_index import FOLIO, WalIndex
 from avmfs.store.schema import database
 from avmfs.store.writer import wal_sync
@@ -74,6 +74,9 @@ def test_a_disk_is_as_quick_as_the_shortest_of_its_last_syncs(
     for _ in range(RECENT):
         log.now()
     assert log.quick is False
+    disk.now, disk.takes_s = 1000.0, QUICK_S / 2
+    log.now()
+    assert log.quick is True
     assert log._thread.daemon, "it keeps no process that ends without it"
 
 
@@ -81,7 +84,7 @@ def test_a_disk_that_failed_is_asked_after_pauses_that_grow(
     log: WalSync[Any], disk: Disk, db: apsw.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    assert log.retry_s == 0.0
+    assert log.retry_s == 0.0 and isinstance(log.failure, OSError) and log.failure.errno == errno.EIO
     with pytest.raises(OSError, match="not known to be on the disk") as unknown:
         log.now()
     assert unknown.value.errno == errno.EIO
@@ -109,6 +112,27 @@ def test_a_disk_that_failed_is_asked_after_pauses_that_grow(
             log.now()
         assert log.retry_s == 0.0 and log.failure is disk.error
         caplog.clear()
+
+
+def open_here(folder: Path) -> list[str]:
+    """Files in it that this process has open and that do not belong to a connection."""
+    found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    return sorted(each for each in found if each.startswith(f"{folder}/") and each.endswith(("-wal", ".synced")))
+
+
+def test_what_was_synced_is_noted_and_nothing_stays_open(disk: Disk, db: apsw.Connection, tmp_path: Path) -> None:
+    before = open_here(tmp_path)
+    log: WalSync[Any] = WalSync(tmp_path / "avm.db", lambda: None)
+    assert log.recover(db)
+    log.note.seq = 5
+    log.now()
+    assert sync_note.read(tmp_path / "avm.db") == 5 and len(open_here(tmp_path)) == len(before) + 2
+    log.note.seq, disk.error = 6, OSError(5, "Input/output error")
+    with pytest.raises(OSError, match="Input/output"):
+        log.now()
+    assert sync_note.read(tmp_path / "avm.db") == 5
+    log.close()
+    assert open_here(tmp_path) == before and not log._thread.is_alive()
 
 
 def test_nobody_commits_while_a_log_is_written_anew(
@@ -166,6 +190,10 @@ def test_how_much_of_a_log_is_damaged_is_said(
     says(kept[: -2 * FRAME], 2)
     says(b"", frames)
     says(bytes(len(kept)), frames)
+    file.rename(tmp_path / "away")
+    assert log.recover(db) is False and f"{frames} of {frames} pages" in str(log.failure), "nobody else finds it"
+    (tmp_path / "away").rename(file)
+    assert log.recover(db) is True
     for other, count in (
         ((frames, (checksum[0] ^ 1, checksum[1]), salt), 1),
         ((frames, checksum, b"another!"), frames),

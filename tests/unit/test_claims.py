@@ -89,6 +89,9 @@ def test_a_claim_is_refused_to_others_renewed_by_its_holder_and_free_after_its_l
     operator = Principal("root", operator=True)
     world.store.submit(operator, "release", node=alice.node(A).id)
     assert holder(world, A) == "(unclaimed)"
+    rows = world.applied.applier.db.execute("select agent, op, path, node from log where op in ('claim', 'release')")
+    said = [("bob", "claim"), ("bob", "claim"), ("alice", "claim"), ("root", "release")]
+    assert rows.fetchall() == [(*each, A.encode(), alice.node(A).id) for each in said]
 
 
 def test_a_claim_follows_the_file_and_ends_with_it(world: World) -> None:

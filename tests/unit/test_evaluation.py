@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
+from avmfs.cli.main import avm
 from avmfs.errors import Invalid
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
 from avmfs.evaluation.grading import grade
@@ -112,6 +114,17 @@ def test_one_scenario_is_run_alone_and_an_unknown_one_is_named() -> None:
     assert [each.scenario for one in found.categories for each in one.scenarios] == ["order", "pin"]
     with pytest.raises(Invalid, match="pinn"):
         quick(Parrot, only=["pinn"])
+
+
+@pytest.mark.parametrize(
+    ("played", "said", "status"),
+    [("dog", "PASS: 100.0", 0), ("dog,medicine", "WARN: 50.0", 0), ("pin,medicine", "FAIL: 40.0", 2)],
+)
+def test_the_exit_status_is_the_verdict(tmp_path: Path, played: str, said: str, status: int) -> None:
+    """Without a memory what was said in an earlier session is not known."""
+    line = f"bench memory --preset full --subject s --no-memory --scenarios {played} --output {tmp_path}"
+    done = CliRunner().invoke(avm, line.split())
+    assert done.exit_code == status and said in done.output, done.output
 
 
 def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avmfs import calls
 from avmfs.access import Principal
-from avmfs.errors import Invalid
+from avmfs.errors import Interrupted, Invalid
 from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
 from avmfs.search.excerpts import excerpt, shorten
@@ -219,6 +220,11 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
     assert len(re.findall(r"^@\w+ \(also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
+def test_a_text_of_which_nothing_would_be_seen_is_no_item() -> None:
+    items = [scored(1, "\x07 \u2060"), scored(2, "zebra"), scored(3, " \n\n")]
+    assert packed(items, 200, COUNTER) == packed(items[1:2], 200, COUNTER)
+
+
 def test_little_words_hide_no_repetition() -> None:
     made = MemoryCorpus()
     for name, text in (("one", "The roads crossed 12 rivers."), ("two", "A road crossed 12 rivers")):
@@ -340,6 +346,22 @@ def test_a_heading_takes_nothing_from_what_a_smaller_answer_says() -> None:
     assert headed == sorted(headed) and not headed[1] and headed[SMALL + 1]
 
 
+def test_a_dear_heading_takes_what_is_said_from_twice_a_small_budget_on() -> None:
+    item = scored(1, "The zebra slept. " * 60, place="/x1" * 60)
+    small, large = (packed([item], budget, COUNTER).text for budget in (2 * SMALL - 1, 2 * SMALL))
+    assert not small.startswith("## Relevant") and large.startswith("## Relevant")
+
+
+def test_what_fits_into_a_small_answer_or_a_larger_one_alone_is_given() -> None:
+    found = set()
+    for steps in range(10, 120):
+        item = scored(1, "zebra", place="/x1" * steps)
+        small, least, large = (bool(packed([item], budget, COUNTER, cite=True).hits) for budget in (99, 100, 199))
+        assert small <= least <= large
+        found.add((small, large))
+    assert found == {(True, True), (False, True), (False, False)}
+
+
 def test_passages_of_one_document_stand_together_in_its_order() -> None:
     parts = [
         replace(scored(7, f"zebra {n}").hit, passage=n, start=n * 10, stop=n * 10 + 10, whole=False) for n in range(5)
@@ -385,11 +407,29 @@ def test_what_cannot_fit_any_more_is_not_tried(parts: tuple[tuple[int, float], .
 
 
 class Fickle(TokenCounter):
-    """For which no text of more than 120 tokens names its own number."""
+    """For which no text of more than ``most`` tokens names its own number."""
+
+    most = 120
 
     def count_lines(self, text: str) -> int:
         real = super().count_lines(text)
-        return real + (real > 120 and f" {real} tokens" in text)
+        return real + (real > self.most and re.search(rf"\b{real}\b", text) is not None)
+
+
+def test_an_answer_without_items_whose_number_of_tokens_is_never_right_is_empty() -> None:
+    counter, frame = Fickle(), Frame(200, 200, "balanced", None, 7, UTC, form=FORMS["jsonl"])
+    assert "nothing relevant" in pack([], frame, counter).text
+    counter.most = 0
+    assert pack([], frame, counter) == Packed("", (), 0)
+
+
+def test_packing_ends_when_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    packed([scored(1, "zebra")], 200, COUNTER)
+    call.give_up()
+    with pytest.raises(Interrupted):
+        packed([scored(1, "zebra")], 200, COUNTER)
 
 
 def test_where_no_number_of_tokens_is_right_the_answer_is_a_token_shorter() -> None:

@@ -74,8 +74,10 @@ def corpus(number: int) -> list[Scored]:
             place = replace(hit, passage=len(found), text=said, start=at, stop=at + len(said), whole=not part)
             at = place.stop
             item = Scored(place, 0.0 if part and draw.some(0.4) else 1.0, 1 - rank, {}, {})
-            if wild and draw.some(0.1):
-                item = replace(item, standing=("superseded by @mdcl",), replaces=("h1", "h2"))
+            if wild:
+                said = draw.below(20)
+                item = replace(item, standing=("superseded by @mdcl",) * (said < 2), replaces=("h1", "h2")[: said == 2])
+                item = replace(item, replaced=said == 3)
             found.append((rank + 0.2 * part * draw.random(), item))
     return [item for _, item in sorted(found, key=lambda each: each[0])]
 
