@@ -76,7 +76,7 @@ def damaged(database: Path, what: str) -> None:
         path, data = [b"memory", b"shared", b"note-%d.md" % number], b"what is known of pump %d\n" % number
         store.submit(Principal("alice"), "write_path", path=path, data=data)
     Chainer(store, anchors.beside(database), 0.0, time.time_ns).step()
-    left = shutil.copy(database, database.with_name("left"))  # by one that was killed, but for its log
+    left = Path(shutil.copy(database, database.with_name("left")))  # by one that was killed, but for its log
     store.close()
     older = database.with_name("older")
     if what == "empty":
