@@ -39,6 +39,10 @@ is (that of the median with 95 %; in brackets, and of how many readings), *undec
 there were fewer than three. What a warm kernel cache or a remembered answer gives stands in the tables and has no
 target. "Published" figures are the earlier AVM's, on an Apple M2 Pro: another machine and program.
 
+**The interpreter** is named in each section: CPython as the machine has it, without profile-guided optimization, which
+is worth a tenth of what a mount's own Python costs. Cython and mypyc were tried on the mount's modules and gained
+nothing there; so avmfs is not compiled.
+
 **Not claimed**: that avmfs is as fast as ext4 where something is made durable; that times hold on another machine;
 that scenarios answered by the offline reader say what a model would answer; that recall is as good on texts unlike
 those that it was measured on.

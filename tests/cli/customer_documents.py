@@ -44,7 +44,8 @@ URGENT = "`urgent`: “injected into next file read”"
 PLAYGROUND = "`python playground.py`"
 FUSEPY = "`pip install fusepy`"
 INSTALLS = "`pip install …`, `apt install fuse3`, `brew install macfuse`"
-BENCHMARKS = "`git clone …`, `python benchmarks/bench_paper.py`, `python run_unit_benchmark.py` …"
+CLONES = "`git clone …`, `cd avm/benchmarks`"
+BENCHMARKS = "`python run_….py`, `python benchmarks/bench_….py …`"
 FIGURES = "`plot_latency_cdf` and the other plots"
 AGENTEVAL = "`agenteval bench memory …`"
 OLD_STORE = "`~/.local/share/vfs/avm.db`"
@@ -145,13 +146,13 @@ FIRST: Final = (
     Snippet("brew install macfuse", None, INSTALLS),
     Snippet("apt install fuse3", None, INSTALLS),
     Snippet("pip install fusepy", None, FUSEPY),
-    Snippet("git clone https://github.com/aivmem/avm", None, BENCHMARKS),
-    Snippet("cd avm/benchmarks", None, BENCHMARKS),
+    Snippet("git clone https://github.com/aivmem/avm", None, CLONES),
+    Snippet("cd avm/benchmarks", None, CLONES),
     Snippet("python run_unit_benchmark.py", None, BENCHMARKS),
     Snippet("python run_parallel.py", None, BENCHMARKS),
     Snippet("python run_context_overflow.py", None, BENCHMARKS),
     Snippet("python run_knowledge_retrieval.py", None, BENCHMARKS),
-    Snippet("git clone https://github.com/bkmashiro/avm", None, BENCHMARKS),
+    Snippet("git clone https://github.com/bkmashiro/avm", None, CLONES),
     Snippet("python benchmarks/bench_paper.py --all --output results/", None, BENCHMARKS),
     Snippet("python benchmarks/bench_ablation.py", None, BENCHMARKS),
     Snippet("python benchmarks/bench_agent_efficiency.py", None, BENCHMARKS),

@@ -284,6 +284,7 @@ def test_tell_and_inbox(avm: Shell) -> None:
         "thread",
     ]
     assert (first["sender"], first["read"]) == ("dora", False)
+    assert first["id"] == sent["id"], "who sends and who receives call it the same"
     avm.run("inbox", "--mark-read", agent="emil")
     assert parsed(avm, "inbox", "--unread", agent="emil") == [] and len(parsed(avm, "inbox", agent="emil")) == 2
     avm.run("tell", "@all", "to everybody", agent="dora")

@@ -139,13 +139,14 @@ def home() -> Iterator[Home]:
             assert not left, "still mounted"
 
 
-def table() -> dict[str, str]:
-    """README's: what is written, what there is here."""
+def table() -> dict[str, tuple[str, str]]:
+    """README's: what is written; what there is here, and why."""
     text = (TREE / "README.md").read_text("utf-8")
     found = re.search(r"<!-- first documents.*?-->\n(.*?)<!-- end of first documents -->", text, re.DOTALL)
     assert found is not None
     rows = [re.split(r"(?<!\\)\|", line.strip()) for line in found[1].strip().splitlines()[2:]]
-    return {row[1].strip(): row[2].strip() for row in rows}
+    assert {len(row) for row in rows} == {5}
+    return {row[1].strip(): (row[2].strip(), row[3].strip()) for row in rows}
 
 
 def snippets() -> list[Snippet]:
@@ -157,8 +158,15 @@ def test_the_readme_names_just_what_does_not_run_as_written() -> None:
     assert rows.keys() == documents.ROWS_WITHOUT_A_SNIPPET | {each.row for each in snippets() if each.row is not None}
     for each in snippets():
         if each.row is not None and each.instead is not None:
-            assert each.instead in rows[each.row], each.text
+            assert each.instead in rows[each.row][0], each.text
         assert each.row is not None or each.gives is not None, f"{each.text}: it runs, or says why not"
+        if each.gives is None:
+            written = [
+                re.escape(one).replace("\\ …", ".*").replace("…", ".*")
+                for one in re.findall("`([^`]+)`", each.row or "")
+            ]
+            assert any(re.fullmatch(one, each.text) for one in written), f"{each.text}: in the row's own words"
+    assert [row for row, (_, why) in rows.items() if len(why.split()) < 4] == [], "each says why"
 
 
 def test_the_rest_of_what_they_name_is_there() -> None:

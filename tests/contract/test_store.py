@@ -667,6 +667,10 @@ def test_who_knows_the_number_of_an_expired_file_can_say_nothing_more_about_it(w
                 world.do(who, command, node=node, **arguments)
     with pytest.raises(NotFound):
         world.do(ALICE, "add_link", node=other, target=node, type="see")
+    for command, arguments in (("commit", {"edits": [["w", 0, b"y"]]}), ("append", {"data": b"y"})):
+        for who, handle in ((ALICE, None), (ALICE, 7), (BOB, None)):  # 7: as who has held it open since before
+            with pytest.raises(Stale):
+                world.do(who, command, node=node, handle=handle, **arguments)
     assert not world.exists(ALICE, "/memory/f") and world.newest_seq() == before
 
 

@@ -132,12 +132,14 @@ _TO_WRITE = (
 
 
 def to_write(tx: Tx, node: int) -> tuple[Node, Newest]:
-    """A node, whoever may see it, and all that writing to it needs to know. Raises Stale when it is gone. Of one
-    without a document ``inline`` alone is told."""
+    """A node, whoever may see it, and all that writing to it needs to know. Raises Stale when it is gone or has
+    expired. Of one without a document ``inline`` alone is told."""
     row: Any = tx.db.execute(_TO_WRITE, (node,)).fetchone()
     if row is None:
         raise Stale()
     found = node_of(row[:14])
+    if found.expires is not None and found.expires <= tx.now:
+        raise Stale()
     extents, number, encoding, at, handle, data, crc, creator, read, body = row[14:]
     inline = None
     if not extents:
