@@ -219,9 +219,7 @@ class Writer:
         return True
 
     def _only_in_parts(self, request: Request) -> bool:
-        if not request.traits.fills_file:
-            return False
-        return (size := written(request)) > PART and self._reserve.only_in_parts(size)
+        return request.traits.fills_file and (size := written(request)) > PART and self._reserve.only_in_parts(size)
 
     def _commit_in_parts(self, peer: Peer, request: Request) -> None:
         """All but the last, which is committed like any other request."""
