@@ -5,15 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
-from avmfs.store.files import loss_check, wal_frames
-from tests.faults.daemons import Daemon
+from avmfs.access import Policy, Principal
+from avmfs.agents import anchors
+from avmfs.agents.auditing import Chainer
+from avmfs.store.client.client import DirectWriter
+from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
+from tests.faults.daemons import LIMIT_S, Daemon
 
 NOTES = 120
+OLDER = 20  # of them are in the older database, and in the one whose log is gone
 
 
 def written(folder: Path) -> None:
@@ -49,6 +61,74 @@ def test_a_start_does_not_throw_away_what_a_bad_frame_hides(daemon: Daemon) -> N
     assert there(daemon.at("alice") / "memory" / "shared" / "notes") == NOTES
     (aside,) = loss_check.rescued(database)
     assert (aside / log.name).read_bytes() == data
+
+
+def damaged(database: Path, what: str) -> None:
+    """A store of so many notes that lacks something, as anchors beside it tell."""
+    store = open_direct(database, Policy(), IndexRules())
+    for number in range(NOTES):
+        if number == OLDER:
+            store.close()
+            shutil.copy(database, database.with_name("older"))
+            store = open_direct(database, Policy(), IndexRules())
+            assert isinstance(store._submitter, DirectWriter)
+            store._submitter._applier.db.execute("pragma wal_autocheckpoint = 0")
+        path, data = [b"memory", b"shared", b"note-%d.md" % number], b"what is known of pump %d\n" % number
+        store.submit(Principal("alice"), "write_path", path=path, data=data)
+    Chainer(store, anchors.beside(database), 0.0, time.time_ns).step()
+    left = Path(shutil.copy(database, database.with_name("left")))  # by one that was killed, but for its log
+    store.close()
+    older = database.with_name("older")
+    if what == "empty":
+        os.truncate(database, 0)
+    elif what == "missing":
+        database.unlink()
+    elif what == "older":
+        older.replace(database)
+        sync_note.beside(database).unlink()
+    else:
+        left.replace(database)
+    left.unlink(missing_ok=True)
+    older.unlink(missing_ok=True)
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    """But for the lock, and for what SQLite makes in order to look: an empty log, and its index."""
+    files = {each.name: each.read_bytes() for each in data.iterdir() if each.is_file()}
+    return {name: said for name, said in files.items() if said and not name.endswith((".lock", "-shm"))}
+
+
+@pytest.mark.parametrize(
+    ("what", "said", "left"),
+    [
+        ("empty", "the database is empty, though changes up to", 0),
+        ("missing", "the database is not there, though changes up to", 0),
+        ("older", "the database is an older one", OLDER),
+        ("its log is gone", "its write-ahead log is gone", OLDER),
+    ],
+)
+def test_a_store_that_has_lost_something_is_not_gone_on_with_unless_told_to(
+    daemon: Daemon, what: str, said: str, left: int
+) -> None:
+    daemon.mounts("alice")
+    data = daemon.root / "data"
+    damaged(data / "avm.db", what)
+    before = contents(data)
+    listing = [sys.executable, "-m", "avmfs.cli", "-a", "alice", "ls", "/memory/shared"]
+    listed = subprocess.run(listing, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    assert listed.returncode == 1 and not listed.stdout, listed
+    for told in (listed.stderr, daemon.command("start", "--daemon", expect=1)):
+        assert said in told and "avm repair" in told and "--accept-loss" in told, told
+    assert contents(data) == before
+    told = daemon.command("start", "--daemon", "--accept-loss")
+    assert "the store was repaired" in told
+    daemon.family()
+    shared = daemon.at("alice") / "memory" / "shared"
+    assert there(shared) == left
+    (shared / "note-new.md").write_text("what is known of pump new")
+    assert there(shared) == left + 1
+    (aside,) = loss_check.rescued(data / "avm.db")
+    assert what != "older" or (aside / "avm.db").read_bytes() == before["avm.db"]
 
 
 def test_damage_below_a_running_daemon_is_an_error_of_what_it_touches(daemon: Daemon) -> None:
