@@ -129,8 +129,9 @@ def _daemon(where: Paths) -> Iterator[Finding]:
             reason = f"{mount['state']}: {mount.get('error') or 'not mounted'}"
             yield Finding(f"mount {mount['agent_id']}", "problem", reason, "avm-daemon status; avm-daemon reload")
     store, model = said["store"], said["embedding"]
-    if store.get("error") or store["writer_state"] != "ready":
-        says = f"its writer is {store['writer_state']}" + (f": {store['error']}" if store.get("error") else "")
+    why = store.get("error") or said["problem"]
+    if why or store["writer_state"] != "ready":
+        says = f"its writer is {store['writer_state']}" + (f": {why}" if why else "")
         yield Finding("daemon", "problem", says, "avm-daemon stop; avm doctor")
     if model["state"] == "failed":
         says = f"the daemon's: {model.get('reason')}"
