@@ -72,14 +72,19 @@ def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
     """The folders, what is left in them, and room."""
     path, folder = where.database, where.database.parent
     if folder.exists():
-        if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
-            todo = f"chmod u+rwx {folder}, or mount its disk for writing, or choose another place with AVM_DATA_DIR"
-            yield Finding("data", "problem", f"{folder} cannot be written", todo)
         free = os.statvfs(folder)
+        if (fixed := free.f_flag & os.ST_RDONLY) or not os.access(folder, os.W_OK | os.X_OK):
+            says = "is on a disk that is mounted for reading alone" if fixed else "cannot be written"
+            todo = f"mount -o remount,rw $(findmnt -n -o TARGET -T {folder})" if fixed else f"chmod u+rwx {folder}"
+            way = f"{todo}, or choose another place with AVM_DATA_DIR"
+            yield Finding("data", "problem", f"{folder} {says}", way)
         room, least = free.f_bavail * free.f_frsize, 2 * reserve(free)
+        removable = room >= least // 4  # a removal is written to the log, too
         if room <= least:
-            says = f"{folder}: {room >> 10} kB are free, and {least >> 10} kB stay free: nothing can be written"
-            yield Finding("disk", "problem", says, f"df {folder}; free some of that disk, or avm rm what is not needed")
+            left = "little" if removable else "nothing"
+            says = f"{folder}: {room >> 10} kB are free, and {least >> 10} kB stay free: {left} can be written"
+            more = "; until then, avm rm makes room for what is written" if removable else ""
+            yield Finding("disk", "problem", says, f"df {folder}; free some of that disk{more}")
     lock = StoreLock(path)
     for each in (path, wal_frames.beside(path), lock.path):
         with contextlib.suppress(FileNotFoundError):
@@ -124,8 +129,9 @@ def _daemon(where: Paths) -> Iterator[Finding]:
             reason = f"{mount['state']}: {mount.get('error') or 'not mounted'}"
             yield Finding(f"mount {mount['agent_id']}", "problem", reason, "avm-daemon status; avm-daemon reload")
     store, model = said["store"], said["embedding"]
-    if store.get("error") or store["writer_state"] != "ready":
-        says = f"its writer is {store['writer_state']}" + (f": {store['error']}" if store.get("error") else "")
+    why = store.get("error") or said["problem"]
+    if why or store["writer_state"] != "ready":
+        says = f"its writer is {store['writer_state']}" + (f": {why}" if why else "")
         yield Finding("daemon", "problem", says, "avm-daemon stop; avm doctor")
     if model["state"] == "failed":
         says = f"the daemon's: {model.get('reason')}"

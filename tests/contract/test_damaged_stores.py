@@ -480,6 +480,14 @@ STATES: dict[str, tuple[Callable[[Path], Any], str, str, tuple[str, ...], int, b
         0,
         True,
     ),
+    "keys: a class that is not there": (
+        lambda p: sql(p, "update node set scope = 99999 where name in (cast('bob' as blob), cast('own.md' as blob))"),
+        CLEAN,
+        "keys: 2: node",
+        (),
+        300,
+        False,
+    ),
     "index: sums": (lambda p: sql(p, "update scope_stat set passages = 1"), CLEAN, "sums", (), 300, False),
     "index: vectors of nothing": (
         lambda p: sql(p, "insert into vector values(99999, 1, 1, 'm', x'00')"),
@@ -595,25 +603,49 @@ def test_modes_and_the_runtime_folder_are_looked_at(clean: Path, run: Run, tmp_p
     assert "is not a directory" in problems(run)[0]["says"]
 
 
-@pytest.mark.parametrize("what", ["full", "read-only"])
-def test_a_full_disk_and_a_read_only_one_are_said(made: Path, tmp_path: Path, run: Run, what: str) -> None:
+def fill(folder: Path, left: int) -> Path:
+    """A file that leaves so many bytes of the disk."""
+    other = folder / "other"
+    with contextlib.suppress(OSError), open(other, "wb", buffering=0) as file:
+        while (disk := os.statvfs(folder)).f_bavail * disk.f_frsize > left:
+            file.write(bytes(4096))
+    return other
+
+
+@pytest.mark.parametrize("left", [0, 1 << 20])
+def test_a_full_disk_is_said_and_what_is_advised_helps(
+    made: Path, tmp_path: Path, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AVM_AUTOSTART", "0")
+    folder, text = tmp_path / "data", "words " * 10_000
+    with small_disk(folder, "24m"):
+        shutil.copytree(made / CLEAN, folder, dirs_exist_ok=True)
+        assert run("write", "/memory/shared/large.md", text)[0] == 0
+        other = fill(folder, left)
+        (found,) = problems(run)
+        assert found["about"] == "disk" and ("little" if left else "nothing") + " can be written" in found["says"]
+        look, free, *until = found["todo"].split("; ")
+        done = subprocess.run(look, shell=True, check=True, capture_output=True, text=True)
+        assert f" {folder}\n" in done.stdout and free == "free some of that disk"
+        assert until == (["until then, avm rm makes room for what is written"] if left else [])
+        # What it does to a daemon that refuses everything else: tests/mount/test_mount_full_disk.py.
+        assert run("rm", "/memory/shared/large.md")[0] == (0 if left else 1)
+        other.unlink()
+        assert problems(run) == []
+        assert run("write", "/memory/shared/new.md", text)[0] == 0
+
+
+def test_a_disk_for_reading_alone_is_said_and_what_is_advised_helps(made: Path, tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "data"
     with small_disk(folder, "24m"):
         shutil.copytree(made / CLEAN, folder, dirs_exist_ok=True)
-        if what == "full":
-            with contextlib.suppress(OSError), open(folder / "other", "wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(65536))
-        else:
-            subprocess.run(["mount", "-o", "remount,ro", os.fspath(folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro", os.fspath(folder)], check=True)
         (found,) = problems(run)
-        assert found["about"] == ("disk" if what == "full" else "data")
-        assert {"full": "nothing can be written", "read-only": "cannot be written"}[what] in found["says"]
-        if what == "full":
-            (folder / "other").unlink()
-        else:
-            subprocess.run(["mount", "-o", "remount,rw", os.fspath(folder)], check=True)
-        assert problems(run) == []
+        assert found["about"] == "data" and "mounted for reading alone" in found["says"]
+        way, other = found["todo"].split(", or ")
+        assert "AVM_DATA_DIR" in other
+        subprocess.run(way, shell=True, check=True)
+        assert problems(run) == [] and os.access(folder, os.W_OK)
 
 
 def test_a_repair_that_was_cut_short_is_finished_by_the_next(

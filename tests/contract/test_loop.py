@@ -150,9 +150,11 @@ class Steps:
 
     def settle(self) -> None:
         """Until there is nothing left to be done."""
-        while self.writer._may_drain or self.writer._unsynced:
-            self.now += SYNC_AT_LEAST_S
-            self.step()
+        for _ in range(20):
+            if self.writer._may_drain or self.writer._unsynced:
+                self.now += SYNC_AT_LEAST_S
+                self.step()
+        assert not (self.writer._may_drain or self.writer._unsynced)
         self.writer._synced_at = self.now
         self.did.clear()
 
@@ -393,6 +395,24 @@ def test_who_waits_in_the_loop_and_who_beside_it(steps: Steps, monkeypatch: pyte
         assert not writer._unsynced and writer._synced_at == steps.now
         assert log.note.seq == steps.applier.seq
     idle[0] = True
+
+
+def test_who_waits_beside_the_loop_is_told_in_a_later_step(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken, asker = threading.Event(), steps.asker()
+    monkeypatch.setattr(steps.writer._log, "_wake", woken.set)
+    steps.quick = False
+    steps.writer._recent.append(steps.asker(b"o").peer)
+    asker.asks("mkdir", **mkdir("d"))
+    steps.step()
+    assert woken.wait(LIMIT_S) and asker.told() == ""
+    steps.note(steps.writer._in_place, "check")
+    steps.note(steps.writer._peers, "send")
+    steps.did.clear()
+    steps.step()
+    assert asker.told()["node"] and steps.did[:2] == ["check", "send"], "of a log that others find"
+    steps.did.clear()
+    steps.step()
+    assert "check" not in steps.did, "nobody waits"
 
 
 def test_connections_of_one_mount_are_one_asker(steps: Steps) -> None:
@@ -724,7 +744,7 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     apply = steps.applier.apply
 
     def noted(who: Principal, command: str, arguments: dict[str, Any], record: Any = None) -> Any:
-        applied.append((sum(len(edit[2]) for edit in arguments["edits"]), steps.applier.origin))
+        applied.append((sum(len(edit[2]) for edit in arguments.get("edits", ())), steps.applier.origin))
         return apply(who, command, arguments, record)
 
     monkeypatch.setattr(steps.applier, "apply", noted)
@@ -736,11 +756,11 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     assert applied == [(len(data), b"mount")], "there is room"
     full[0] = True
     applied.clear()
+    other.asks("mark_read")
     assert asker.does("commit", **commit(node, data[:PART]))["size"] == len(data)
-    assert applied == [(PART, b"mount")], "it is not large"
-    applied.clear()
-    steps.did.clear()
+    assert other.told() == {"count": 0} and applied == [(0, b""), (PART, b"mount")], "it is not large"
     other.does("mark_read")
+    applied.clear()
     steps.did.clear()
     asker.asks("commit", **commit(node, data[::-1]))
     other.asks("mark_read")
@@ -757,6 +777,8 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     applied.clear()
     assert asker.does("commit", number=asker.number, **commit(node, data[::-1])) == answer and applied == []
     assert asker.does("commit", number=1, **commit(node, data))[0] == Busy.code and applied == []
+    assert asker.does("write_path", number=19, path=[b"memory", b"g"], data=data)["size"] == len(data)
+    applied.clear()
     assert asker.does("commit", number=20, node=node, handle=None, edits=7, data=data)[0] == Invalid.code
     applied.clear()
     assert steps.asker(b"n").does("commit", **commit(node, data[::-1]))["size"] == len(data) and len(applied) == 3

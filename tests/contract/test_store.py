@@ -876,7 +876,7 @@ def test_mail_expires_and_has_limits(world: World) -> None:
     tell(world, ALICE, "@all", "a broadcast still comes")
     world.do(BOB, "mark_read")
     tell(world, ALICE, "bob", "again")
-    with pytest.raises(OverQuota):
+    with pytest.raises(OverQuota, match="a message may have 100 bytes"):
         tell(world, ALICE, "bob", "ü" * 51)
     tell(world, ALICE, "bob", "ü" * 50)
     with pytest.raises(NotFound):

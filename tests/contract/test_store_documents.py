@@ -180,6 +180,19 @@ def test_words_of_a_file_that_replaced_another_are_found_once_and_by_its_new_nam
     assert world.store.search_index(BOB).table().documents.tolist() == [world.document(BOB, "/memory/note").id]
 
 
+def test_who_waits_for_its_words_to_be_indexed_keeps_its_turn(still: World) -> None:
+    names = [f"/memory/{number}" for number in range(8)]
+    for name in (*names, names[2], names[0]):
+        still.write(ALICE, name, b"finch")
+    still.do(OPERATOR, "drain_lexical", limit=3)
+    still.write(ALICE, names[1], b"heron")
+    for count in range(4, 9):
+        waiting = {still.document(ALICE, name).id for name in (*names[count - 1 :], names[1])}
+        assert waiting == {document for (document,) in still.rows("select id from document where due is not null")}
+        still.do(OPERATOR, "drain_lexical", limit=1)
+    assert still.rows("select id from document where due is not null") == [(still.document(ALICE, names[1]).id,)]
+
+
 def test_what_is_said_of_a_document_goes_with_it_and_what_is_said_of_others_stays(still: World) -> None:
     ids = {}
     for name in ("f", "g", "other"):

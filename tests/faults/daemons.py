@@ -110,6 +110,15 @@ class Daemon:
         self.supervisors.add(status["pid"])
         return status
 
+    def doctor(self, *about: str) -> list[dict[str, str]]:
+        """What it finds about these; its exit code is 1 just where something is wrong."""
+        command = [sys.executable, "-m", "avmfs.cli", "doctor", "--quick", "--json"]
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=LIMIT_S)
+        assert done.stdout, (done.returncode, done.stderr, self.log())
+        found: list[dict[str, str]] = json.loads(done.stdout)
+        assert done.returncode == any(each["state"] == "problem" for each in found), (done.returncode, found)
+        return [each for each in found if each["about"] in about]
+
     def mount(self, agent: str) -> dict[str, Any]:
         return next(mount for mount in self.status()["mounts"] if mount["agent_id"] == agent)
 

@@ -33,6 +33,7 @@ from tests.faults.daemons import (
     set_immutable,
     wait,
 )
+from tests.faults.static_table import make
 
 pytestmark = [pytest.mark.mount, pytest.mark.logs(KILLED)]
 
@@ -325,9 +326,41 @@ def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None
     assert "not empty" in daemon.command("start", "--daemon", expect=1)
     assert daemon.mount("alice")["state"] == "failed"
     assert daemon.mount("bob")["state"] == "ready"
+    bare, found = daemon.doctor("mount alice", "mount bob")
+    assert bare["state"] == found["state"] == "problem" and bare["says"].endswith("not mounted, though the daemon runs")
+    assert found["says"].startswith("failed: ") and "not empty" in found["says"]
+    assert found["todo"] == "avm-daemon status; avm-daemon reload"
     (daemon.at("alice") / "mine").unlink()
     daemon.command("reload")
     assert daemon.mount("alice")["state"] == "ready"
+    assert daemon.doctor("mount alice", "mount bob") == []
+
+
+@pytest.mark.logs("model")
+def test_doctor_tells_of_a_model_that_failed_and_of_a_daemon_that_does_not_answer(daemon: Daemon) -> None:
+    table = daemon.root / "table"
+    table.mkdir()
+    daemon.settings(f"embedding: {{engine: static, path: {table}}}\n")
+    daemon.mounts("alice")
+    daemon.command("start", "--daemon")
+    wait(lambda: daemon.status()["embedding"]["state"] == "failed")
+    (found,) = [each for each in daemon.doctor("model") if each["says"].startswith("the daemon's: ")]
+    assert found["state"] == "problem" and str(table) in found["says"] and "avm warmup" in found["todo"], found
+    table.rmdir()
+    make(table, 64)
+    avm = [sys.executable, "-m", "avmfs.cli", "-a", "alice", "warmup"]
+    warmed = subprocess.run(avm, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    assert "does not know the words of the question" in warmed.stderr  # by now loaded; there are few in the table
+    assert not any(each["state"] == "problem" for each in daemon.doctor("model", "daemon"))
+    supervisor = daemon.family()["supervisor"]
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        found = daemon.doctor("daemon")[-1]
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    assert found["state"] == "problem" and found["says"].startswith("does not answer: ")
+    assert found["todo"] == "avm-daemon stop; avm-daemon start --daemon"
+    assert not any(each["state"] == "problem" for each in daemon.doctor("daemon"))
 
 
 def test_reload_touches_only_what_changed(daemon: Daemon) -> None:

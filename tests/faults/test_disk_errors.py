@@ -56,6 +56,12 @@ def test_a_failing_disk_is_told_and_survived(failing: Machine) -> None:
         status = daemon.status()["store"]
         assert "every change is refused" in status["error"] and os.strerror(errno.EIO) in status["error"]
         assert "every change is refused" in daemon.command("status")
+        (found,) = [each for each in daemon.doctor("daemon") if each["state"] == "problem"]
+        says = found["says"]
+        assert (
+            says.startswith("its writer is ") and "every change is refused" in says and os.strerror(errno.EIO) in says
+        )
+        assert found["todo"] == "avm-daemon stop; avm doctor"
         assert status["writer_pid"] == pid, "it does not end, again and again"
         os.kill(pid, signal.SIGKILL)  # nor does its successor know less
         wait(lambda pid=pid: daemon.status()["store"]["writer_pid"] not in (None, pid))

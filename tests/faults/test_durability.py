@@ -8,16 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
+from avmfs.store.files import sync_note
 from avmfs.store.schema import database
-from tests.faults.daemons import REPOSITORY, Daemon, alive, wait
+from tests.faults.daemons import LIMIT_S, QUIET, REPOSITORY, Daemon, alive, wait
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
 
@@ -140,3 +144,62 @@ def _reads(path: Path) -> str | None:
         return path.read_text()
     except OSError:
         return None
+
+
+@contextlib.contextmanager
+def syncs_of(pid: int, said: Path) -> Iterator[Callable[[], int]]:
+    """While the block lasts, how often the process has synced the log of the store. Skips the test where strace may not
+    look at it."""
+    command = [
+        "strace",
+        "-f",
+        "-y",
+        "-e",
+        "trace=fdatasync",
+        "-e",
+        "signal=none",
+        "-o",
+        os.fspath(said),
+        "-p",
+        str(pid),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        try:
+            assert tracer.stderr is not None
+            if "attached" not in (line := tracer.stderr.readline()):
+                pytest.skip(f"strace may not do this here: {line}{tracer.stderr.read()}")
+            yield lambda: said.read_text().count("avm.db-wal>")
+        finally:
+            tracer.terminate()
+            tracer.communicate(timeout=LIMIT_S)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_what_nobody_waits_for_is_synced_by_itself(daemon: Daemon, tmp_path: Path) -> None:
+    """Each on a store in which nothing else is done: no other request brings it to the disk."""
+    daemon.settings(QUIET + "audit: {interval_s: 86400}\n")
+    daemon.mounts("alice")
+    daemon.start()
+    data = daemon.root / "data" / "avm.db"
+    note = daemon.at("alice") / "memory/note"
+    note.write_text("text")
+    opened = [appended := os.open(note, os.O_WRONLY | os.O_APPEND)]
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: note.chmod(0o600),
+        lambda: opened.append(os.open(note.with_name("new"), os.O_WRONLY | os.O_CREAT)),
+        lambda: os.write(appended, b"more"),
+    )
+
+    def newest() -> int:
+        with contextlib.closing(apsw.Connection(os.fspath(data), apsw.SQLITE_OPEN_READONLY)) as db:
+            return int(db.execute("select max(seq) from log").get)
+
+    with syncs_of(daemon.family()["writer"], tmp_path / "syncs") as syncs:
+        for step in steps:
+            wait(lambda: sync_note.read(data) == newest())
+            before, done = newest(), syncs()
+            step()
+            assert newest() > before
+            wait(lambda done=done: syncs() > done and sync_note.read(data) == newest())
+    for descriptor in opened:
+        os.close(descriptor)

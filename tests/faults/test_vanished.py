@@ -301,6 +301,9 @@ def test_nothing_is_written_beside_a_database_that_is_not_the_one_that_is_read(s
     moved.rename(away)
     wait(lambda: "removed or replaced" in serving.status()["problem"])
     assert f"nothing is written to {database}" in serving.command("status", expect=1)
+    if what == "data/avm.db":  # beside which the lock says where the daemon is
+        (found,) = [each for each in serving.doctor("daemon") if each["state"] == "problem"]
+        assert found["says"].startswith("its writer is ") and "removed or replaced" in found["says"]
     writing = subprocess.Popen(
         [sys.executable, "-c", WRITING, str(serving.at("alice") / "shared")], stdout=subprocess.PIPE
     )

@@ -158,7 +158,7 @@ def test_as_much_as_a_command_says_it_takes(world: World) -> None:
     bob.memory.delete("/memory/shared/q/c.md", permanently=True)
     bob.put("/memory/shared/q/below/x.md", "x\n")
     below = bob.node("/memory/shared/q/below").id
-    free = [below] + [gone] * (CANDIDATES - 2) + [a]  # a directory, and what ended after the list was read
+    free = [gone] * (CANDIDATES - 2) + [below, a]  # what ended after the list was read, and a directory
     assert bob.memory.submit("claim", nodes=free, lease=1, parent=directory)["node"] == a
     taken = bob.memory.submit("claim", nodes=[a, gone, b], lease=LEASE_MAX_NS, parent=directory)
     assert (taken["node"], taken["path"]) == (b, b"/memory/shared/q/b.md")

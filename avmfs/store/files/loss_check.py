@@ -24,7 +24,9 @@ from avmfs.store.files import sync_note, wal_frames
 log = logging.getLogger(__name__)
 
 KEPT: Final = 3  # logs put aside
-REPAIR: Final = "avm repair keeps a copy, saves what can be saved and says what was lost"
+REPAIR: Final = (
+    "avm repair keeps a copy, saves what can be saved, says what was lost, and with --accept-loss goes on without it"
+)
 
 
 def known(path: Path, at_least: int) -> int:

@@ -34,6 +34,7 @@ from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.index.scan import Behind, FollowedTable, Opener
 from avmfs.store.index.vectors import NONE_YET, Nearest
 from avmfs.store.rows.api_keys import principal
+from avmfs.store.schema import database
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,8 @@ class IndexServer:
             try:
                 self._refresh()
             except AvmError as e:
-                log.error("%s", e)
+                if not database.logged(e):
+                    log.error("%s", e)
             except Exception:  # without it, no search by meaning until a restart; with it, at the next commit
                 log.exception("following the store failed")
             with self._loaded:

@@ -33,6 +33,7 @@ pragma secure_delete = off;
 pragma journal_size_limit = 67108864;
 """
 _STATEMENTS = 512  # prepared ones that a connection keeps
+_SAID: set[tuple[str, str]] = set()  # databases, and damage of theirs that is in this process's log
 
 
 def connect(path: Path, *, writable: bool, busy_ms: int = 5000, frozen: bool = False) -> apsw.Connection:
@@ -183,6 +184,11 @@ class translated:
             raise said from error
 
 
+def logged(error: AvmError) -> bool:
+    """Return whether it is damage, which the log has once, whatever meets with it."""
+    return isinstance(error.__cause__, apsw.CorruptError)
+
+
 def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
     """None for what only a defect of ours can bring about."""
     match error:
@@ -195,7 +201,11 @@ def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
         case apsw.NotADBError():
             return Invalid("not a database", path)
         case apsw.CorruptError():
-            return StoreFailed(f"the store is damaged: {error}", path)
+            says = f"the store is damaged: {error}"
+            if (path, says) not in _SAID:
+                _SAID.add((path, says))
+                log.error("%s: %s; avm doctor finds what, avm repair saves the rest", path, says)
+            return StoreFailed(says, path)
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
             return NoSpace(_FULL, path)  # there is no room for its index of the log
         case apsw.IOError() | apsw.CantOpenError():

@@ -219,9 +219,7 @@ class Writer:
         return True
 
     def _only_in_parts(self, request: Request) -> bool:
-        if not request.traits.fills_file:
-            return False
-        return (size := written(request)) > PART and self._reserve.only_in_parts(size)
+        return request.traits.fills_file and (size := written(request)) > PART and self._reserve.only_in_parts(size)
 
     def _commit_in_parts(self, peer: Peer, request: Request) -> None:
         """All but the last, which is committed like any other request."""
@@ -258,7 +256,8 @@ class Writer:
             self._change_ring.lost()
             self._applier.rollback()
             self._answers.forget()
-            log.error("writer: a transaction failed: %s", e)
+            if not database.logged(e):
+                log.error("writer: a transaction failed: %s", e)
             replies = [(peer, refused(request.number, e)) for peer, request in batch]
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
@@ -404,7 +403,7 @@ class Writer:
             if done["done"] and not self._left:
                 self._peers.tell_watchers(self._applier.seq, again=True)  # what works behind us has waited for this
         except AvmError as e:
-            if not isinstance(e, NoSpace):  # Headroom has said so, once
+            if not isinstance(e, NoSpace) and not database.logged(e):  # DiskReserve has said so, once
                 log.error("writer: indexing failed: %s", e)
             self._left, self._may_drain = 0, False
         except Exception:  # nor may one document
