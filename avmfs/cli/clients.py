@@ -327,7 +327,7 @@ def _status(project: bool) -> None:
             there = bool(text) and (part.own or _edited(part, text, True) != text)
             found.append({"client": client, "what": part.what, "file": str(part.file), "there": there})
     lines = [
-        f"{'yes' if each['there'] else '-':<4} {each['client']:<15} {each['what']:<11} {escaped(each['file'])}\n"
+        f"{'yes' if each['there'] else '-':<4} {each['client']:<15} {each['what']:<11} {escaped(str(each['file']))}\n"
         for each in found
     ]
     show(found, "".join(lines))

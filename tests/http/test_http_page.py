@@ -86,11 +86,12 @@ def every(visitor: Visitor, files: Sequence[str | bytes]) -> Iterator[tuple[str,
     for where in pages.PAGES:
         yield where, visitor.get(where)
     for path in files:
+        said = os.fsdecode(path)
         for tab in ("text", "history", "diff", "blame"):
-            yield f"{path} {tab}", visitor.get("/note", path=path, tab=tab)
-        yield f"{path} then", visitor.get("/note", path=path, at="snap.then")
-        yield f"below {path}", visitor.get("/tree", path=path)
-        yield f"drawn {path}", visitor.get("/graph.svg", path=path)
+            yield f"{said} {tab}", visitor.get("/note", path=path, tab=tab)
+        yield f"{said} then", visitor.get("/note", path=path, at="snap.then")
+        yield f"below {said}", visitor.get("/tree", path=path)
+        yield f"drawn {said}", visitor.get("/graph.svg", path=path)
     for q in ("umbrella", CANARY, *HOSTILE):
         yield f"recall {q}", visitor.get("/recall", q=q)
 
