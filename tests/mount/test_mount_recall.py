@@ -42,7 +42,7 @@ def settings() -> str:
 @pytest.fixture(scope="module")
 def notes(world: World) -> tuple[Path, Path]:
     """The notes, with their vectors, as alice and as bob see them."""
-    until(lambda: (world.status() or {})["embedding"]["state"] not in ("loading", "off"), 60, every_s=0.2)
+    until(lambda: (world.status() or {})["embedding"]["state"] not in ("loading", "off"), every_s=0.2)
     status = world.status()
     assert status is not None and status["embedding"]["state"] == "ready", status
     assert status["embedding"]["dimension"] == 384
@@ -55,7 +55,7 @@ def notes(world: World) -> tuple[Path, Path]:
 
 
 def _indexed(world: World) -> None:
-    until(lambda: (world.status() or {})["store"]["waiting_semantic"] == 0, 60, every_s=0.1)
+    until(lambda: (world.status() or {})["store"]["waiting_semantic"] == 0, every_s=0.1)
 
 
 @pytest.fixture(scope="module")
