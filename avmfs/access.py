@@ -61,9 +61,10 @@ class Key:
 
     def access(self, scope: Scope) -> Access:
         """The most that this key allows in a scope. The way to an area can be walked, and no more."""
-        if "write" in self.actions and (self.areas is None or not scope.inside.isdisjoint(self.areas)):
+        here = self.areas is None or not scope.inside.isdisjoint(self.areas)
+        if "write" in self.actions and here:
             return Access.WRITE
-        seen = self.areas is None or not (scope.inside | scope.leads).isdisjoint(self.areas)
+        seen = here or not scope.leads.isdisjoint(self.areas or ())
         return Access.READ if seen and not {"read", "write", "search"}.isdisjoint(self.actions) else Access.NONE
 
 

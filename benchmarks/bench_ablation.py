@@ -22,7 +22,7 @@ from benchmarks.ablation_ops import PATTERNS
 from benchmarks.ablation_writer import running_writer
 from benchmarks.clients import Client, breaking_off, run_together, started_clients
 from benchmarks.daemons import WORDS_ONLY, agents, temporary_daemon, until_loaded
-from benchmarks.figures import BenchmarkError, Round, Timing, summarize
+from benchmarks.figures import Round, Timing, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Value
 from benchmarks.rounds import Outcome, take_turns
@@ -162,10 +162,7 @@ def _searchable(run: Run, rounds: int) -> Table:
                 for place, text in enumerate(notes(burst, seed=1000 * number + burst)):
                     avm.write(f"/memory/{number}/{burst}/{place}.md", text)
                 written = time.monotonic()
-                while daemon.status()["store"]["waiting_semantic"]:
-                    if time.monotonic() > written + CONNECT_S:
-                        raise BenchmarkError(f"{burst} notes have no vectors after {CONNECT_S:g} s")
-                    time.sleep(POLL_S)
+                until_loaded(daemon, every_s=POLL_S)
                 times.append((written - began, time.monotonic() - written))
     rows = [
         (

@@ -121,8 +121,9 @@ def temporary_daemon(
             end_child(child, patience_s=10)
 
 
-def until_loaded(daemon: Daemon, vectors: bool = True) -> None:
-    """Until its model is there, nothing waits to be embedded, and the index holds `vectors`, if there are to be any."""
+def until_loaded(daemon: Daemon, vectors: bool = True, every_s: float = 0.2) -> None:
+    """Until its model is there, nothing waits to be embedded, and the index holds `vectors`, if there are to be any.
+    Asked `every_s`."""
     give_up = time.monotonic() + LOADED_WITHIN_S
     while time.monotonic() < give_up:
         status = daemon.status()
@@ -132,7 +133,7 @@ def until_loaded(daemon: Daemon, vectors: bool = True) -> None:
         indexed = status.get("index", {}).get("vectors") or not vectors
         if embedding.get("state") == "ready" and not store.get("waiting_semantic", 1) and indexed:
             return
-        time.sleep(0.2)
+        time.sleep(every_s)
     raise BenchmarkError(f"the model and the index are not loaded after {LOADED_WITHIN_S:g} s")
 
 

@@ -182,12 +182,13 @@ def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Fou
     """With place, day and author, where that does not go before what is said."""
     framed = frame if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
-    if found is None or (frame.budget < SMALL and found.cut):
+    if framed != frame and (found is None or (frame.budget < SMALL and found.cut)):
         found = min(filter(None, (found, _fitting(items, frame, counter))), key=attrgetter("cut"), default=None)
     return found
 
 
 def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
+    """The answer, if any fits."""
     units, room = _by_price(items), frame.budget
     while (found := _choose(units, frame, counter, room))[0]:
         settled = _settle(found[0], frame, counter, found[1])

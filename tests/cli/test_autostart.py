@@ -93,7 +93,7 @@ def test_python_starts_it_too_but_not_for_a_store_that_is_named(fresh: Shell, tm
 def test_an_mcp_server_begins_one_and_does_not_wait_for_it(fresh: Shell) -> None:
     command = [sys.executable, "-m", "avmfs.mcp", "--user", "alice"]
     with subprocess.Popen(command, env=fresh.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        until(lambda: (found := holder(fresh.environ)) is not None and bool(found["automatic"]), 60)
+        until(lambda: (found := holder(fresh.environ)) is not None and bool(found["automatic"]))
         assert server.poll() is None
         server.communicate(timeout=60)
     assert server.returncode == 0

@@ -397,7 +397,7 @@ def test_a_hundred_private_notes_change_nothing_that_bob_can_measure(planted: Pl
     def measured() -> dict[str, str]:
         said = {}
         # Who is here is no secret, and a client that has hung up is here until the server has heard of it.
-        until(lambda: "python since" not in cat(planted.bob / ":agents"), 60)
+        until(lambda: "python since" not in cat(planted.bob / ":agents"))
         for where in wheres:
             try:
                 said[str(where)] = cat(where)

@@ -499,7 +499,7 @@ def test_git_works(place: Place, tree: Path) -> None:
         " && git gc -q && git fsck --strict",
         cwd=place.alice,
         env=GIT,
-        limit_s=60,
+        limit_s=300,
     )
     there = place.bob / "repo"
     assert sh("git status --porcelain && git log --format=%s", cwd=there, env=GIT).stdout.split() == [
@@ -585,7 +585,7 @@ for number in range(15):
         db.execute("insert into t values(0)")
     db.close()
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda path: python(code, path / "c.db", limit_s=60), [place.alice, place.bob]))
+        list(pool.map(lambda path: python(code, path / "c.db", limit_s=300), [place.alice, place.bob]))
     db = sqlite3.connect(place.bob / "c.db")
     assert db.execute("select n from t").fetchone() == (30,)
     assert db.execute("pragma integrity_check").fetchone() == ("ok",)

@@ -17,7 +17,8 @@ import pytest
 from avmfs import AVM
 from tests.mount.mount_world import Place, World, cat, code_of, needs, sh
 
-pytestmark = pytest.mark.mount
+HANGS_AFTER_S = 1500.0  # thousands of files are compared, by three mounts
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(1800)]
 Tree = dict[str, tuple[Any, ...]]
 
 

@@ -132,7 +132,7 @@ def test_git_stash_rebase_worktree_and_gc(place: Place) -> None:
         " && git pull -q && git tag v1 && git archive HEAD > ../a.tar && git bundle create -q ../b HEAD",
         cwd=place.alice,
         env=GIT,
-        limit_s=60,
+        limit_s=300,
     )
     assert sh("git status --porcelain && git fsck --no-dangling", cwd=place.bob / "clone", env=GIT).stdout == ""
     assert sh("git log --format=%s", cwd=place.bob / "clone", env=GIT).stdout.split() == ["t", "z", "2", "1"]
@@ -240,7 +240,7 @@ with fileinput.input(["moved"], inplace=True) as lines:
 assert pathlib.Path("moved").read_text() == "12"
 print(sorted(os.listdir(".")))
 """
-    python(code, place.alice, limit_s=60)
+    python(code, place.alice, limit_s=300)
     assert (place.bob / "moved").read_text() == "12"
 
 

@@ -71,7 +71,7 @@ def test_nobody_sees_what_another_has_removed_of_its_own(world: World) -> None:
         avm.agent_memory().remember("my own diary", path="/private/diary.md", created=OLD)
     (alice / "private/diary.md").unlink()
     assert (alice / "trash/private/alice/diary.md").read_text().startswith("my own")
-    assert "alice" not in sh(f"find '{bob}/trash' '{bob}/archive'", limit_s=60).stdout
+    assert "alice" not in sh(f"find '{bob}/trash' '{bob}/archive'", limit_s=300).stdout
     with AVM(agent="bob", environ=world.environ) as avm:
         assert "diary" not in repr(avm.trash())
     assert not os.path.lexists(bob / "trash/private/alice")
