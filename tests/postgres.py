@@ -79,6 +79,7 @@ class Postgres:
             "listen_addresses": "127.0.0.1",
             "port": self.port,
             "fsync": "on" if self._synced else "off",
+            "dynamic_shared_memory_type": "mmap",  # in its folder: a killed one leaves nothing in /dev/shm
         }
         deadline = time.monotonic() + LIMIT_S
         while not self._starts(settings):  # processes of one that was killed may be there yet: it refuses then

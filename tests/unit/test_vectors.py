@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from avmfs.store.index import vectors
-from avmfs.store.index.vectors import DIGITS, Nearest, VectorTable
+from avmfs.store.index.vectors import Nearest, VectorTable
 
 DIMENSION = 70  # neither a whole number of bytes nor of words
 NOBODY = np.zeros(0, np.int64)
@@ -34,10 +34,28 @@ def add(table: VectorTable, rows: NDArray[np.float32], scope: int, first: int) -
     assert table.put((first + at, scope, row.tobytes()) for at, row in enumerate(rows)) == []
 
 
+OFF = 5e-5
+"""That a cosine of numbers of 16 bits may be off."""
+
+
 def brute(rows: NDArray[np.float32], query: NDArray[np.float32], k: int) -> list[int]:
     """By definition: numpy in double precision."""
     cosines = rows.astype(np.float64) @ query.astype(np.float64)
     return sorted(np.argsort(-cosines, kind="stable")[:k] + 1)
+
+
+def is_nearest(found: Nearest, rows: NDArray[np.float32], query: NDArray[np.float32], k: int) -> bool:
+    """By definition, but for who stands so near to the last that a cosine's error decides."""
+    cosines = rows.astype(np.float64) @ query.astype(np.float64)
+    bar = np.sort(cosines)[-k]
+    there = set(found.passages.tolist())
+    return (
+        set((np.flatnonzero(cosines > bar + 2 * OFF) + 1).tolist())
+        <= there
+        <= set((np.flatnonzero(cosines > bar - 2 * OFF) + 1).tolist())
+        and len(there) >= k
+        and bool(np.abs(found.cosines - cosines[found.passages - 1]).max() < OFF)
+    )
 
 
 def same(one: Nearest, other: Nearest) -> bool:
@@ -52,9 +70,7 @@ def test_the_nearest_are_those_of_the_definition() -> None:
     rows, queries = directions(5000), directions(20, seed=1)
     table = filled(rows)
     for query in queries:
-        found = ask(table, query, 25)
-        assert found.passages.tolist() == brute(rows, query, 25)
-        np.testing.assert_allclose(found.cosines, rows[found.passages - 1] @ query, atol=1e-5)
+        assert is_nearest(ask(table, query, 25), rows, query, 25)
 
 
 def test_above_the_limit_one_bit_per_number_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +82,7 @@ def test_above_the_limit_one_bit_per_number_finds_the_same(monkeypatch: pytest.M
         exact = brute(rows, query, 25)
         hits += len(set(ask(table, query, 25).passages.tolist()) & set(exact))
         monkeypatch.setattr(vectors, "EXACT", 10**9)
-        assert ask(table, query, 25).passages.tolist() == exact
+        assert is_nearest(ask(table, query, 25), rows, query, 25)
         monkeypatch.undo()
     assert hits >= 0.97 * 25 * len(queries)
 
@@ -162,4 +178,4 @@ def test_any_order_of_changes_leaves_what_the_last_ones_said(
     found = table.nearest(visible, query, 100, NOBODY)
     assert found.passages.tolist() == sorted(passage for passage, scope in expected.items() if scope in visible)
     for passage, cosine in zip(found.passages.tolist(), found.cosines.tolist(), strict=True):
-        assert abs(cosine - float(rows[passage] @ query)) < 10**-DIGITS * 2
+        assert abs(cosine - float(rows[passage] @ query)) < OFF
