@@ -7,7 +7,6 @@ nothing of an invisible row goes into what it returns. Thread-safe.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import threading
 from typing import Any, Final
@@ -16,6 +15,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.store.index import allocator
 from avmfs.store.index.columns import ROW, Columns, arrange
 from avmfs.store.index.hit_cache import HitCache
 from avmfs.store.index.postings import PostingsCache
@@ -30,14 +30,6 @@ _COLUMNS: Final = """select passage.id, passage.document, passage.part, passage.
  from {}passage on passage.document = document.id join node on node.id = document.node
  left join version on version.document = document.id and version.number = document.head
  where node.parent is not null"""
-
-
-def give_back() -> None:
-    """Have the allocator return what it no longer uses. glibc keeps the arrays that a rebuild has freed (as much again
-    as the columns) in each of a machine's sixteen mounts; elsewhere there is nothing to call."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 class PassageColumns:
@@ -67,7 +59,7 @@ class PassageColumns:
                 table = arrange(chosen, self._voices_of)
                 self._views[scopes] = table, int(chosen["expires"].min(initial=_NEVER))
                 if len(chosen) > _PIECE:
-                    give_back()
+                    allocator.trim()
             return table
 
     def _catch_up(self, db: apsw.Connection) -> None:

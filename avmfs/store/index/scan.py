@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.lru import LRU
+from avmfs.store.index import allocator
 from avmfs.store.index.vectors import Ids, Nearest, VectorTable
 from avmfs.store.rows.scopes import Scopes
 
@@ -62,6 +63,7 @@ class FollowedTable:
             self._put(rows)
             more = len(rows) == SLICE
             last = rows[-1][0] if rows else last
+        allocator.trim()
 
     def catch_up(self, db: apsw.Connection) -> bool:
         """Take in what was committed since, as ``db``'s transaction sees it; whether there was anything. Raises
