@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from avmfs_daemon.child import FIRST_PAUSE_S
 
 from tests.faults.daemons import LIMIT_S, SOON_S, Daemon, wait
 
@@ -58,12 +59,13 @@ def test_a_child_that_is_at_work_has_the_time_that_it_needs_and_one_that_hangs_h
 
 def test_a_child_that_cannot_start_is_failed_with_its_reason_and_tried_ever_more_slowly(daemon: Daemon) -> None:
     daemon.mounts("alice", "eve-dies", "eve-explains")
+    began = time.monotonic()
     with running(daemon):
         wait(lambda: daemon.mount("eve-dies")["state"] == daemon.mount("eve-explains")["state"] == "failed")
         assert daemon.mount("eve-dies")["error"] == "ended with status 3"
         assert daemon.mount("eve-explains")["error"] == "out of luck"
-        time.sleep(2)
-        assert 3 <= daemon.mount("eve-dies")["restarts"] <= 8
+        wait(lambda: daemon.mount("eve-dies")["restarts"] >= 5)
+        assert time.monotonic() - began > sum(FIRST_PAUSE_S * 2**number for number in range(5))
         with pytest.raises(PermissionError):
             (daemon.at("eve-dies") / "lost").write_text("nothing covers it")
     (daemon.at("eve-dies") / "ordinary").write_text("text")
