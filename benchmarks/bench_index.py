@@ -31,8 +31,8 @@ from avmfs.errors import Busy
 from avmfs.store.index.client import IndexClient
 from benchmarks import processes
 from benchmarks.clients import breaking_off, started_clients
-from benchmarks.daemons import Daemon, agents, temporary_daemon
-from benchmarks.figures import BenchmarkError, Figure, Round, Timing, over_rounds, summarize, timed_loop
+from benchmarks.daemons import agents, temporary_daemon, until_loaded
+from benchmarks.figures import Figure, Round, Timing, over_rounds, summarize, timed_loop
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Target, Value, measured
 from benchmarks.script import Findings, Run, options, positive, run_script
@@ -94,9 +94,11 @@ def _look(local: Path, count: int, dimension: int, questions: int) -> Looked:
         plant(database, model.model_id, model.dimension, count)
 
     with temporary_daemon(local, agents("bench"), STATIC, stock=stock) as daemon:
-        _until_loaded(daemon, count)
+        until_loaded(daemon, vectors=count > 0)
         asked = _asked(questions)
         with AVM(agent="bench", environ=dict(daemon.environment)) as avm:
+            for question in QUESTIONS:
+                avm.semantic(question)
             times["search, door"] = summarize([timed_loop(avm.semantic, asked, LIMIT_S)])
         with started_clients("benchmarks.index_ops", 1, os.environ) as (client_process,):
             arguments = {"mountpoint": str(daemon.mountpoints["bench"]), "limit_s": LIMIT_S}
@@ -141,23 +143,6 @@ def _nearest(client: IndexClient, dimension: int, questions: int) -> Timing:
                 raise
             time.sleep(0.1)
     return timed_loop(lambda vector: client.nearest(BENCH, "random", vector, DEPTH, nobody), vectors[1:], LIMIT_S)
-
-
-def _until_loaded(daemon: Daemon, count: int) -> None:
-    """Until the daemon's model and its index are there, and every question has been asked once."""
-    give_up = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < give_up:
-        status = daemon.status()
-        embedding = status.get("embedding", {})
-        if embedding.get("state") == "failed":
-            raise BenchmarkError(f"the daemon has no model: {embedding.get('reason')}")
-        if embedding.get("state") == "ready" and status.get("index", {}).get("vectors", 0) >= count:
-            with AVM(agent="bench", environ=dict(daemon.environment)) as avm:
-                for question in QUESTIONS:
-                    avm.semantic(question)
-            return
-        time.sleep(0.2)
-    raise BenchmarkError(f"the index is not loaded after {READY_WITHIN_S:g} s")
 
 
 # ---- what was found ----
