@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
+import apsw
 import pytest
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import Denied, Invalid, NotFound
+from avmfs.errors import Denied, Invalid, NameTooLong, NotFound
 from avmfs.search.engine import Engine
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
@@ -199,3 +203,60 @@ def test_the_two_directories_stay_and_hold_nothing_at_their_top_for_agents(world
             with pytest.raises(Exception, match=r"part of every tree|already|root"):
                 world.do(ALICE, command, **world.at(ALICE, path))
     assert paths.origin((b"trash", b"x")) == (b"memory", b"x") and paths.aside((b"memory", b"trash")) == ""
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_was_moved_out_of_the_trash_is_not_emptied_with_it(world: World, over: bool) -> None:
+    """A file, over another one or not, and a directory; whoever empties, and before the keeper has looked."""
+    for path in ("/memory/a.md", "/memory/dir/b.md", "/memory/stays.md"):
+        note(world, ALICE, path)
+        assert remove(world, ALICE, path)
+    if over:
+        world.write(ALICE, "/memory/a.md", b"another")
+    world.rename(ALICE, "/trash/a.md", "/memory/a.md")
+    world.rename(ALICE, "/trash/dir", "/memory/back")
+    with world.reading(ALICE) as reader:
+        assert [each.path for each in reader.removed(10)] == [b"/memory/stays.md"]
+    assert world.do(BOB, "empty_trash", before=world.clock() + 1)["removed"] == 1
+    assert world.bytes(BOB, "/memory/a.md") == world.bytes(BOB, "/memory/back/b.md") == b"the harvest begins in June"
+
+
+def test_a_row_that_an_older_version_left_behind_empties_nothing(world: World) -> None:
+    if world.mode != "direct":
+        pytest.skip("the row is put into the tables, behind the writer")
+    note(world, ALICE, "/memory/a.md")
+    world.write(ALICE, "/memory/b.md", b"lives")
+    assert remove(world, ALICE, "/memory/a.md")
+    with contextlib.closing(apsw.Connection(os.fspath(world.path))) as db:
+        db.execute("update removed set node = ?", (world.node(ALICE, "/memory/b.md").id,))
+    assert world.do(ALICE, "empty_trash", before=world.clock() + 1)["removed"] == 0
+    assert world.bytes(ALICE, "/memory/b.md") == b"lives"
+
+
+def test_an_archived_file_comes_back_to_where_it_was_archived_though_it_was_in_the_trash_before(world: World) -> None:
+    note(world, ALICE, "/memory/f.md")
+    assert remove(world, ALICE, "/memory/f.md")
+    world.rename(ALICE, "/trash/f.md", "/memory/g.md")
+    world.do(ALICE, "archive", **world.at(ALICE, "/memory/g.md"))
+    assert world.do(ALICE, "put_back", node=world.node(ALICE, "/archive/g.md").id)["path"] == b"/memory/g.md"
+
+
+@pytest.mark.parametrize("name", [b"x.md:meta", b"x:recall?q=a", b"x:meta?a=b/c", b"a/b", b"..", b"n" * 256, b"\0"])
+def test_nothing_comes_back_under_a_name_that_could_not_be_made(world: World, name: bytes) -> None:
+    note(world, ALICE, "/memory/a.md")
+    assert remove(world, ALICE, "/memory/a.md")
+    node = world.node(ALICE, "/trash/a.md").id
+    with pytest.raises((Invalid, NameTooLong)):
+        world.do(ALICE, "put_back", node=node, to=[b"memory", name])
+    assert world.exists(ALICE, "/trash/a.md")
+
+
+def test_who_lets_a_file_in_the_trash_grow_is_charged_for_it(world: World) -> None:
+    note(world, ALICE, "/memory/a.md")
+    node = world.node(ALICE, "/memory/a.md").id
+    assert remove(world, ALICE, "/memory/a.md")
+    world.write(BOB, "/trash/a.md", b"less")
+    owner = "select owner from node where id = ?"
+    assert world.rows(owner, node) == [(None,)]
+    world.write(BOB, "/trash/a.md", b"more" * 100)
+    assert world.rows(owner, node) == [("bob",)]

@@ -21,6 +21,7 @@ from avmfs.store.tx.transaction import Tx, new_id
 
 YOUNG_NS: Final = 60 * 10**9  # what was made since is no note that anybody could miss
 NAMED_MAX: Final = 200  # bytes of a name that gets a number
+_TRASHED: Final = "(select id from scope where spec like '%;~trash%')"  # what is not there any more is not emptied
 _TOPS: Final = {paths.TRASH: TRASH, paths.ARCHIVE: ARCHIVE}
 _TOOLS: Final = (b".git", b".hg", b".svn")  # a tool makes and removes what is below a directory that has one of these
 _SUFFIX: Final = re.compile(rb"(?s)\A(.+)(\.[^.]{1,15})\Z")
@@ -99,16 +100,19 @@ def put_back(tx: Tx, node: int, to: list[bytes] | None = None) -> dict[str, Any]
     if not paths.aside(parts) or found.id in _TOPS.values():
         raise Invalid("neither in the trash nor in the archive", paths.text(paths.join(parts)))
     system_dirs.refuse_fixed(found, lambda: paths.join(parts))
-    row: Any = tx.db.execute("select path, owner from removed where node = ?", (found.id,)).fetchone()
+    row: Any = None
+    if paths.aside(parts) == "trash":
+        row = tx.db.execute("select path, owner from removed where node = ?", (found.id,)).fetchone()
     was = paths.origin(parts) if row is None else paths.split(bytes(row[0]))
     target = tuple(to) if to is not None else was
     if len(target) < 2:
         raise Invalid("expected a path below /memory", paths.text(paths.join(target)))
+    if to is not None:
+        paths.check_name(target[-1])
     assert found.parent is not None
     here, there = tx.node(found.parent), _made(tx, target[:-1])
     path = _transfer(tx, found, here, there, target[-1])
     if row is not None:
-        tx.do("delete from removed where node = ?", (found.id,))
         owner = paths.agent_space(target) or row[1] or tx.who.name
         tx.do("update node set owner = ? where id = ?", (owner, found.id))
     prune(tx, here)
@@ -121,7 +125,7 @@ def empty_trash(tx: Tx, before: int, limit: int = 256, under: list[bytes] | None
     ``limit`` at most; ``under``: those that were below this path. {"removed", "more"}."""
     rows: list[Any] = tx.db.execute(
         "select node.id, removed.path from removed join node on node.id = removed.node"
-        " where removed.at < ? and node.parent is not null order by removed.at, node.id",
+        f" where removed.at < ? and node.parent is not null and node.scope in {_TRASHED} order by removed.at, node.id",
         (before,),
     ).fetchall()
     removed = 0
@@ -146,8 +150,7 @@ def trim_trash(tx: Tx, before: int, most: int, limit: int = 256) -> dict[str, An
     """Remove what is too long in the trash, since before ``before`` (ns), or is too much: of each agent's removals the
     oldest that are more than ``most`` bytes together. {"removed"}."""
     tx.require_operator()
-    trashed = "select id from node where scope in (select id from scope where spec like '%;~trash%')"
-    tx.do(f"delete from removed where node not in ({trashed})")
+    tx.do(f"delete from removed where node not in (select id from node where scope in {_TRASHED})")
     rows: list[Any] = tx.db.execute(
         "select node, parent from (select removed.node, parent, removed.at, sum(size) over"
         " (partition by agent order by removed.at desc, removed.node) as kept"
@@ -168,6 +171,7 @@ def _transfer(tx: Tx, node: Node, here: Node, there: Node, name: bytes) -> bytes
     taken = namespace.occupant(tx, there, name)
     if taken is None or taken.kind is not Kind.DIRECTORY or node.kind is not Kind.DIRECTORY:
         name = _free(tx, there.id, name)
+        renaming.check_path(tx, node, there, name)
         renaming.move(tx, node, here, there, name)
         return paths.join((*tx.parts(there.id), name))
     rows: list[Any] = tx.db.execute("select id, name from node where parent = ? order by name", (node.id,)).fetchall()

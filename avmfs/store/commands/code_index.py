@@ -68,6 +68,8 @@ def _put(
     for name in path[:-1]:
         directory = _folder(tx, directory, name)
     note = namespace.occupant(tx, directory, path[-1])
+    if note is None:
+        paths.check_name(path[-1])
     if note is None and was is not None and (old := _found(tx, here, was)) is not None:
         renaming.move(tx, old[1], old[0], directory, path[-1], by_system=True)
         _prune(tx, old[0], here)

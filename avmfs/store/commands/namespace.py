@@ -97,6 +97,8 @@ def set_attributes(
     found = tx.writable(node)
     changes = {"mode": mode, "uid": uid, "gid": gid, "atime": atime, "mtime": mtime}
     given = {column: value for column, value in changes.items() if value is not None}
+    if not tx.who.operator:
+        system_dirs.refuse_closing(found, mode, uid, gid, lambda: _path(tx, found))
     if given:
         assignments = ", ".join(f"{column} = :{column}" for column in given)
         tx.db.execute(

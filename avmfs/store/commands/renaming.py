@@ -21,6 +21,7 @@ _ENTRIES = (
     f"select {NODE_JOINED}, document.shared"
     " from node left join document on document.id = node.document where node.parent = ?"
 )
+_ALL_BELOW = "recursive below(id) as (select ?1 union all select node.id from node join below on parent = below.id)"
 # How many directories stand one in the other below one, and how long the longest way of their names is.
 _BELOW = """with recursive below(id, deep, long) as (
   select ?1, 0, 0 union all
@@ -42,7 +43,7 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         return {"node": source.id}
     if source.kind is Kind.DIRECTORY and source.id in _ancestry(tx, there.id):
         raise Invalid("a directory cannot be moved into itself", paths.text(name))
-    _check_path(tx, source, there, new_name)
+    check_path(tx, source, there, new_name)
     if flags & EXCHANGE:
         return _exchange(tx, here, source, there, new_name, target)
     replaced: Node | None = None  # whose document goes on in the source, which is another node then
@@ -66,7 +67,7 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
     return {"node": source.id, "replaced": target.id if target is not None else None}
 
 
-def _check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:
+def check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:
     """Check that it may stand there, with all that is below it. What is too deep already, in a store of before, may go
     where it is no deeper. Of what is below only the directories are looked at, and only where one could come to stand
     too deep."""
@@ -185,7 +186,7 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
     namespace.refuse_fixed(tx, target)
     if target.kind is Kind.DIRECTORY and target.id in _ancestry(tx, here.id):
         raise Invalid("a directory cannot be moved into itself", paths.text(new_name))
-    _check_path(tx, target, here, source.name)
+    check_path(tx, target, here, source.name)
     were = tx.parts(source.id), tx.parts(target.id)
     # The unique index forbids two nodes under one name even for a moment: step aside first.
     tx.db.execute("update node set parent = null where id = ?", (target.id,))
@@ -220,13 +221,14 @@ def _rename_words(tx: Tx, node: Node, name: bytes) -> None:
 
 def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
     """What comes into a private space, with all below it, is charged to its agent; what leaves one stays so. What comes
-    out of the trash is charged to who takes it out."""
+    out of the trash is charged to who takes it out, and is no longer to be emptied with it."""
     freed = paths.aside(before) == "trash" != paths.aside(parts)
+    if freed:
+        tx.db.execute(f"with {_ALL_BELOW} delete from removed where node in (select id from below)", (node.id,))
     agent = tx.owner_at(parts) if freed else paths.agent_space(parts)
     if agent is not None and (freed or agent != paths.agent_space(before)):
         tx.db.execute(
-            "with recursive below(id) as (select ?1 union all select node.id from node join below on parent = below.id)"
-            " update node set owner = ?2 where id in (select id from below) and owner is not ?2",
+            f"with {_ALL_BELOW} update node set owner = ?2 where id in (select id from below) and owner is not ?2",
             (node.id, agent),
         )
 

@@ -182,8 +182,7 @@ def write(
     if document is None:
         after = _lay(tx, node, last, edits)
         _stamp(tx, node, after, mtime)
-        if after.size > node.size:  # or it would be room that nobody is charged for
-            tx.db.execute("update node set owner = ? where id = ? and owner is null", (tx.who.name, node.id))
+        _charge(tx, node, after.size)
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
@@ -200,7 +199,9 @@ def write(
     if not tx.mirrors and (after.inline is None or after.inline != inline):
         node = scoping.taint_copy(tx, node, edits, after)
     number = last.number if amend else last.number + 1
-    seq = tx.log("write", node, paths.join(tx.parts_of(node)), version=number)
+    if paths.aside(parts := tx.parts_of(node)) == "trash":
+        _charge(tx, node, after.size)
+    seq = tx.log("write", node, paths.join(parts), version=number)
     if amend:
         tx.do(
             "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
@@ -212,6 +213,12 @@ def write(
     if last.creator != tx.who.name:
         renaming.advance_own_mark(tx, document, last.number, number, seq)
     return {"size": after.size, "version": number, "seq": seq}
+
+
+def _charge(tx: Tx, node: Node, size: int) -> None:
+    """Whoever lets a file grow that nobody is charged for, in the trash or without a name, is charged for it."""
+    if size > node.size:
+        tx.db.execute("update node set owner = ? where id = ? and owner is null", (tx.who.name, node.id))
 
 
 def _head(tx: Tx, node: Node | None) -> int:
