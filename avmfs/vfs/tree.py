@@ -33,6 +33,7 @@ from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.search.then import REFUSED
 from avmfs.store.rows.nodes import node_of
+from avmfs.store.rows.system_dirs import is_everybodys
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address, listings, virtual_handles
 from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
@@ -263,6 +264,8 @@ class Tree:
                 return
             self.require_writable()
             self.opened.commit(found.node.id)
+            if is_everybodys(found.node):  # cp -a and tar say again what the mount has shown
+                uid, gid = (None if given == own else given for given, own in zip((uid, gid), self.owner, strict=True))
             self.memory.submit(
                 "set_attributes", node=found.node.id, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime
             )

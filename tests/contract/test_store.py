@@ -107,6 +107,21 @@ def test_what_every_tree_has_stays_where_it_is(world: World, path: str) -> None:
     assert world.exists(ALICE, path)
 
 
+@pytest.mark.parametrize("path", ["/", "/memory", "/memory/shared", "/memory/private", "/trash"])
+def test_no_agent_closes_what_all_go_through(world: World, path: str) -> None:
+    """Neither by its owner's bits, whoever that is to a mount, nor by an owner; what others may is another thing."""
+    node = world.node(ALICE, path)
+    for closing in ({"mode": 0}, {"mode": 0o377}, {"mode": 0o555}, {"uid": 7}, {"gid": 7}):
+        with pytest.raises((NotPermitted, Denied)):
+            world.do(ALICE, "set_attributes", node=node.id, **closing)
+    assert world.node(BOB, path) == node
+    if path != "/trash":  # where agents write nothing
+        world.do(ALICE, "set_attributes", node=node.id, mode=0o750, mtime=1)
+        assert world.node(BOB, path).mode == 0o750
+    world.do(OPERATOR, "set_attributes", node=node.id, mode=0o500)
+    assert world.node(BOB, path).mode == 0o500
+
+
 # Names ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from avmfs.errors import Busy, Denied, Invalid
+from avmfs.errors import Busy, Denied, Invalid, NameTooLong
 from avmfs.store.identity import OPERATOR
 from tests.contract.store_world import ALICE, BOB, World
 
@@ -56,6 +56,10 @@ def test_an_index_is_written_by_whose_it_is_and_by_nobody_else(world: World) -> 
     for who in (ALICE, BOB):
         with pytest.raises(Denied):
             world.write(who, "/index/house/src/x.py.md", b"changed")
+    for name in (b"x.py:meta", b"a/b", b"n" * 256):  # as little by moving as by making
+        with pytest.raises((Invalid, NameTooLong)):
+            moved = {**note, "path": [b"src", name], "was": note["path"]}
+            world.do(ALICE, "write_index", project=b"house", items=[moved])
     assert world.do(ALICE, "write_index", project=b"house", items=[{"path": note["path"]}]) == {"written": 1}
     assert not world.exists(BOB, "/index/house/src/x.py.md")
 

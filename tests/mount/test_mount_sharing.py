@@ -13,6 +13,7 @@ import pytest
 
 from tests.mount.mount_world import (
     Place,
+    World,
     cat,
     cat_bytes,
     echo,
@@ -41,6 +42,20 @@ def test_every_write_is_in_the_next_open_of_the_other(place: Place) -> None:
         echo(f"state {number}" * (number % 7 + 1), there)
         assert here.read_text() == f"state {number}" * (number % 7 + 1) + "\n"
         assert here.stat().st_size == there.stat().st_size
+
+
+def test_nobody_closes_the_common_directories_and_copying_into_them_works(world: World, tmp_path: Path) -> None:
+    memory = world.mounts["alice"] / "memory"
+    for path in (memory, memory / "shared"):
+        before = path.stat()
+        for closing in (lambda: path.chmod(0), lambda: os.chown(path, before.st_uid + 7, -1)):
+            with pytest.raises(PermissionError):
+                closing()
+        assert path.stat().st_mode == before.st_mode
+    (tmp_path / "from").mkdir(mode=0o755)
+    (tmp_path / "from/copied.md").write_text("text")
+    sh(f"cp -a {tmp_path}/from/. {memory}/shared/")
+    assert (world.mounts["bob"] / "memory/shared/copied.md").read_text() == "text"
 
 
 def test_two_agents_may_write_the_same_file_in_turns(place: Place) -> None:

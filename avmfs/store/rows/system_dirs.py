@@ -13,17 +13,19 @@ from avmfs.node import Node
 from avmfs.store.schema.tables import PRIVATE
 
 
+def is_everybodys(node: Node) -> bool:
+    """Return whether it is one of them, but for the agents' own spaces."""
+    return node.id < 16
+
+
 def refuse_fixed(node: Node, path: Callable[[], bytes]) -> None:
     """Raises NotPermitted for one of them: they stay where they are. ``path`` is asked only then."""
-    if node.id < 16 or node.parent == PRIVATE:
+    if is_everybodys(node) or node.parent == PRIVATE:
         raise NotPermitted("part of every tree; what is in it can be moved and removed", paths.text(path()))
 
 
 def refuse_closing(node: Node, mode: int | None, uid: int | None, gid: int | None, path: Callable[[], bytes]) -> None:
-    """Raises NotPermitted where one of them, which all agents go through, would get another owner or fewer bits."""
-    if node.id < 16 and (
-        node.mode & 0o777 & ~(node.mode if mode is None else mode)
-        or uid not in (None, node.uid)
-        or gid not in (None, node.gid)
-    ):
-        raise NotPermitted("part of every tree: agents go through it, and its permissions stay", paths.text(path()))
+    """Raises NotPermitted where one of them would get an owner, or its owner fewer bits. Nobody owns it, so that each
+    mount shows its own user: what others of that machine may is for whoever changes it to say."""
+    if is_everybodys(node) and ((mode is not None and node.mode & 0o700 & ~mode) or uid is not None or gid is not None):
+        raise NotPermitted("part of every tree, and all agents go through it", paths.text(path()))
