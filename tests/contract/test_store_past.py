@@ -26,6 +26,8 @@ from avmfs.store.commands import past
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.repair import rebuild
+from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -424,10 +426,12 @@ def _rename(world: World, source: str, target: str) -> None:
     world.do(ALICE, "rename", parent=at, name=name.encode(), new_parent=to, new_name=new.encode())
 
 
-def _published(world: World) -> Moment:
+def _published(world: World, *, snapshots: bool = False) -> Moment:
     """Two drafts of alice's, and what she shows all then."""
     for draft in (b"draft one", b"draft two", b"for all"):
         world.write(ALICE, "memory/private/alice/plan", draft)
+        if snapshots:
+            world.do(OPERATOR, "snapshot", name=draft.decode().replace(" ", "-"))
     world.write(BOB, "memory/shared/other", b"another")
     _rename(world, "memory/private/alice/plan", "memory/shared/plan")
     world.now += 1_500_000_000
@@ -459,10 +463,9 @@ def test_what_was_private_stays_so_once_the_file_has_ended(world: World, end: st
     assert (_told(world, BOB, then), _told(world, ALICE, then)) == ({3: b"for all"}, EVERY)
     stamp = datetime.fromtimestamp(world.now / 10**9, UTC).isoformat()
     ENDS[end](world)
-    with world.store.connection() as (db, _):
-        ended = "select count(*) from past_said where what = 'document'"
-        assert db.execute(ended).get == 1 and db.execute("select count(distinct document) from veil").get == 1
     assert (_told(world, BOB, then), _told(world, ALICE, then)) == ({3: b"for all"}, EVERY)
+    with world.store.connection() as (db, _):
+        assert db.execute("select count(*) from past_said where what = 'document'").get == 1
     path = f"/@{stamp}/memory/shared/plan"
     assert methods.call(memory(world, ALICE), "version", {"path": path, "number": 1})["data"] == b"draft one"
     for number in (1, 2):
@@ -478,16 +481,18 @@ def test_what_was_private_stays_so_once_the_file_has_ended(world: World, end: st
 
 
 def test_what_was_private_stays_so_in_a_snapshot_and_is_gone_with_it(world: World) -> None:
-    _published(world)
+    _published(world, snapshots=True)
     world.do(OPERATOR, "snapshot", name="s")
+    world.do(OPERATOR, "remove_snapshot", name="draft-two")
     ENDS["removed"](world)
     world.now += 40 * DAY
     while world.store.submit(OPERATOR, "trim_past")["more"]:
         pass
-    told = {3: b"for all"}  # of the snapshot; the others are not its
-    assert (_told(world, BOB, "s"), _told(world, ALICE, "s")) == (told, told)
-    assert world.rows("veil") == world.rows("past_version") == 1
-    world.do(OPERATOR, "remove_snapshot", name="s")
+    hers = {1: b"draft one", 3: b"for all"}  # as snapshots have them
+    assert (_told(world, BOB, "s"), _told(world, ALICE, "s")) == ({3: b"for all"}, hers)
+    assert (world.rows("veil"), world.rows("past_version")) == (1, 2)
+    for name in ("s", "draft-one", "for-all"):
+        world.do(OPERATOR, "remove_snapshot", name=name)
     while world.store.submit(OPERATOR, "trim_past")["more"]:
         pass
     assert world.rows("veil") == world.rows("past_version") == 0
@@ -510,6 +515,17 @@ def test_what_is_forgotten_of_the_past_unveils_nothing_of_a_file_that_is_there(t
         document = found(reader, "memory/shared/plan").document
         assert document is not None and [version.number for version in reader.versions(document)] == [20]
     world.store.close()
+
+
+def test_a_repair_leaves_what_was_private_so(world: World) -> None:
+    then = _published(world)
+    ENDS["removed"](world)
+    newest = world.seq()
+    world.store.close()
+    with contextlib.closing(database.connect(world.path, writable=True)) as db:
+        rebuild.mend(db, newest)
+    world.store = world._open()
+    assert (_told(world, BOB, then), _told(world, ALICE, then)) == ({3: b"for all"}, EVERY)
 
 
 @pytest.mark.parametrize("ended", [True, False])
