@@ -471,7 +471,9 @@ def test_what_was_private_stays_so_once_the_file_has_ended(world: World, end: st
     for number in (1, 2):
         with pytest.raises(NotFound):
             methods.call(memory(world, BOB), "version", {"path": path, "number": number})
-    history, diff = (methods.call(memory(world, BOB), "read", {"path": path + view})["data"] for view in (":history", ":diff"))
+    history, diff = (
+        methods.call(memory(world, BOB), "read", {"path": path + view})["data"] for view in (":history", ":diff")
+    )
     assert history.startswith(b"v3") and history.count(b"\n") == 1
     assert diff == b"--- (no longer kept)\n+++ v3\n@@ -0,0 +1 @@\n+for all\n\\ No newline at end of file\n"
     world.now += 40 * DAY
