@@ -168,7 +168,7 @@ async def _history(visit: Visit, path: str) -> Html:
     rows: list[list[object]] = []
     for each in found["versions"]:
         number = each["version"]
-        against = link("diff", "/note", path=path, tab="diff", older=number - 1, newer=number, at=visit.get("at"))
+        against = link("diff", "/note", path=path, tab="diff", newer=number, at=visit.get("at"))
         back = _form("restore", el("button", "Bring back"), path=path, version=number) if visit.write else None
         told = [f"v{number}", _time(each["at"]), name(each["author"]), each["route"], each["type"], each["size"]]
         rows.append([*told, many(against, back)])
@@ -181,15 +181,15 @@ async def _diff(visit: Visit, path: str) -> Html:
     if not newer:
         newest = (await visit.ask("history", path=visit.place(path), limit=1))["versions"]
         newer = str(newest[0]["version"]) if newest else "1"
-    older = older or str(max(0, _number(newer) - 1))
-    found = await visit.ask("history", path=visit.place(path), older=_number(older), newer=_number(newer), limit=1)
+    since = _number(older) if older else None
+    found = await visit.ask("history", path=visit.place(path), older=since, newer=_number(newer), limit=1)
     kinds = {"+": "add", "-": "gone"}
     lines = visible_lines(found["diff"] or "(no difference)\n").split("\n")
     return many(
         el(
             "form",
             _hidden(path=path, tab="diff", at=visit.get("at")),
-            field("number", "older", "from version", older, min=0),
+            field("number", "older", "from version", older or str(max(0, _number(newer) - 1)), min=0),
             field("number", "newer", "to version", newer, min=0),
             el("button", "Compare"),
         ),

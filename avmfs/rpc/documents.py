@@ -27,6 +27,7 @@ from avmfs.store.rows.events import matches, place_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
 from avmfs.views.documents import DEFAULT_LINK, LINK_TYPE
+from avmfs.views.history import between
 from avmfs.views.listing import changed, parse_since
 from avmfs.views.shape import heading
 
@@ -87,14 +88,12 @@ def history(
         texts = None
         if older is not None or newer is not None:
             after = document.head if newer is None else newer
-            before = max(after - 1, 0) if older is None else older
-            if not (0 <= before <= LARGEST and 0 <= after <= LARGEST):
+            if not (0 <= (older or 0) <= LARGEST and 0 <= after <= LARGEST):
                 raise Invalid("a version is 0 (nothing) or more", path)
             try:
-                old, new = (reader.version_bytes(document.id, each) if each else b"" for each in (before, after))
+                texts = between(reader, document.id, older, after)
             except Invalid as e:  # as ``version`` has it
                 raise NotFound(e.reason, path) from None
-            texts = old, new, f"v{before}", f"v{after}"
         where, above = paths.text(reader.path(node.id)), heading(reader, node)
     return {
         "path": where,

@@ -52,6 +52,7 @@ def _names_then(past: Memory, found: Then) -> list[Entry]:
         entries = [
             (node.name, inode(b"%d@%s" % (node.id, found.moment.key)), TYPE[node.kind])
             for node in reader.children(found.node)
+            if node.id not in ASIDE
         ]
         if found.node == ROOT:
             linked = [alias for alias in address.aliases(past) if address.leads(past, reader, alias)]

@@ -28,6 +28,7 @@ from avmfs.views.shape import heading, lines, size, whole
 PAGE: Final = 200  # paths that :delta of a directory tells at a time
 BLAMED: Final = 20_000_000  # steps of comparing all versions of a text
 TOLD: Final = 16 * 1024 * 1024  # bytes of versions, that :delta of a file tells one by one
+NOT_KEPT: Final = "(no longer kept)"  # how a diff names what is compared with nothing
 _ROWS: Final = 2000  # of the log, fetched at a time
 _CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(\d{1,18})")
 _LIKE_A_CURSOR: Final = re.compile(r"#|cursor|v?\d")
@@ -97,12 +98,19 @@ def diff(
 ) -> str:
     with ctx.memory.reading() as reader:
         document, above = reader.document(node := reader.node(ctx.node.id)), heading(reader, node)
-        newer = document.head if to is None else int(to)
-        older = max(newer - 1, 0) if from_ is None else int(from_)
         if document.head == 0:
             return "(no versions)\n"
-        before, after = (_bytes(reader, document.id, number) for number in (older, newer))
-    return above + unified(before, after, f"v{older}", f"v{newer}")  # which may take long, with no snapshot open
+        texts = between(reader, document.id, from_, document.head if to is None else to)
+    return above + unified(*texts)  # which may take long, with no snapshot open
+
+
+def between(reader: Reader, document: int, older: int | None, newer: int) -> tuple[bytes, bytes, str, str]:
+    """The bytes of two versions, and what a diff names them; 0 is nothing. ``older`` None: the one before, or nothing
+    where that is no longer kept. Raises Invalid for others that are not."""
+    before = max(newer - 1, 0) if older is None else older
+    kept = older is not None or before == 0 or any(each.number == before for each in reader.versions(document))
+    old, new = (_bytes(reader, document, number) for number in (before if kept else 0, newer))
+    return old, new, f"v{before}" if kept else NOT_KEPT, f"v{newer}"
 
 
 def _bytes(reader: Reader, document: int, number: int) -> bytes:
@@ -153,7 +161,7 @@ def _steps(reader: Reader, document: int, oldest: int, unread: list[Version]) ->
     for version in unread:
         last = unread[-1] if read > TOLD else version
         kept = version.number > oldest or oldest == 1
-        older = f"v{version.number - 1}" if kept else "(no longer kept)"
+        older = f"v{version.number - 1}" if kept else NOT_KEPT
         before = steps[-1].after if steps else _bytes(reader, document, version.number - 1) if kept else b""
         steps.append(_Step(version.number, last, older, before, _bytes(reader, document, last.number)))
         read += last.size

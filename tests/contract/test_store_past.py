@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
-from datetime import UTC
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ from avmfs.cli.past import place
 from avmfs.errors import AvmError, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
+from avmfs.rpc import methods
 from avmfs.rpc import past as past_methods
 from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.commands import past
+from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.repair import rebuild
+from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -390,6 +394,169 @@ def test_the_past_needs_the_rights_of_today_and_lifts_no_veil(world: World) -> N
     world.restart()
     assert b"/memory/shared/plan" not in world.at(BOB, Moment(shown, 0))
     assert b"/memory/shared/plan" in world.at(CAROL, Moment(shown, 0))
+
+
+ENDS: dict[str, Callable[[World], object]] = {
+    "removed": lambda world: world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/shared").id, name=b"plan"),
+    "emptied": lambda world: (_discard(world), world.do(ALICE, "empty_trash", before=world.now + 1)),
+    "trimmed": lambda world: (_discard(world), world.do(OPERATOR, "trim_trash", before=world.now + 1, most=10**9)),
+    "saved over another": lambda world: _rename(world, "memory/shared/plan", "memory/shared/other"),
+    "replaced by a link": lambda world: (
+        world.do(ALICE, "symlink", parent=world.node(ALICE, "memory/shared").id, name=b"link", target=b"other"),
+        _rename(world, "memory/shared/link", "memory/shared/plan"),
+    ),
+    "expired": lambda world: (
+        world.do(ALICE, "set_ttl", node=world.node(ALICE, "memory/shared/plan").id, expires=world.now + 10**10),
+        setattr(world, "now", world.now + 10**11),
+        world.do(OPERATOR, "reap_expired"),
+    ),
+}
+
+
+def _discard(world: World) -> None:
+    world.now += 2 * YOUNG_NS
+    shared = world.node(ALICE, "memory/shared").id
+    world.do(ALICE, "unlink", parent=shared, name=b"plan", trash=True)
+    world.node(ALICE, "trash/shared/plan")
+
+
+def _rename(world: World, source: str, target: str) -> None:
+    (here, _, name), (there, _, new) = source.rpartition("/"), target.rpartition("/")
+    at, to = world.node(ALICE, here).id, world.node(ALICE, there).id
+    world.do(ALICE, "rename", parent=at, name=name.encode(), new_parent=to, new_name=new.encode())
+
+
+def _published(world: World, *, snapshots: bool = False) -> Moment:
+    """Two drafts of alice's, and what she shows all then."""
+    for draft in (b"draft one", b"draft two", b"for all"):
+        world.write(ALICE, "memory/private/alice/plan", draft)
+        if snapshots:
+            world.do(OPERATOR, "snapshot", name=draft.decode().replace(" ", "-"))
+    world.write(BOB, "memory/shared/other", b"another")
+    _rename(world, "memory/private/alice/plan", "memory/shared/plan")
+    world.now += 1_500_000_000
+    return Moment(world.seq(), world.now)
+
+
+def _told(world: World, who: Principal, then: Moment | str) -> dict[int, bytes]:
+    """All versions that one reads of the plan as it was then, by any number."""
+    told: dict[int, bytes] = {}
+    with world.store.reading(who) as reader:
+        moment = reader.moment(then)
+    with world.store.reading_at(who, moment) as reader:
+        document = found(reader, "memory/shared/plan").document
+        assert document is not None
+        listed = [version.number for version in reader.versions(document)]
+        for number in range(1, 5):
+            with contextlib.suppress(AvmError):
+                told[number] = reader.version_bytes(document, number)
+    assert listed == sorted(told, reverse=True)
+    return told
+
+
+EVERY = {1: b"draft one", 2: b"draft two", 3: b"for all"}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_was_private_stays_so_once_the_file_has_ended(world: World, end: str) -> None:
+    then = _published(world)
+    assert (_told(world, BOB, then), _told(world, ALICE, then)) == ({3: b"for all"}, EVERY)
+    stamp = datetime.fromtimestamp(world.now / 10**9, UTC).isoformat()
+    ENDS[end](world)
+    assert (_told(world, BOB, then), _told(world, ALICE, then)) == ({3: b"for all"}, EVERY)
+    with world.store.connection() as (db, _):
+        assert db.execute("select count(*) from past_said where what = 'document'").get == 1
+    path = f"/@{stamp}/memory/shared/plan"
+    assert methods.call(memory(world, ALICE), "version", {"path": path, "number": 1})["data"] == b"draft one"
+    for number in (1, 2):
+        with pytest.raises(NotFound):
+            methods.call(memory(world, BOB), "version", {"path": path, "number": number})
+    history, diff = (
+        methods.call(memory(world, BOB), "read", {"path": path + view})["data"] for view in (":history", ":diff")
+    )
+    assert history.startswith(b"v3") and history.count(b"\n") == 1
+    assert diff == b"--- (no longer kept)\n+++ v3\n@@ -0,0 +1 @@\n+for all\n\\ No newline at end of file\n"
+    world.now += 40 * DAY
+    while world.store.submit(OPERATOR, "trim_past", limit=1)["more"]:
+        pass
+    assert world.rows("past_version") == world.rows("veil") == 0
+
+
+def test_what_was_private_stays_so_in_a_snapshot_and_is_gone_with_it(world: World) -> None:
+    _published(world, snapshots=True)
+    world.do(OPERATOR, "snapshot", name="s")
+    world.do(OPERATOR, "remove_snapshot", name="draft-two")
+    ENDS["removed"](world)
+    world.now += 40 * DAY
+    while world.store.submit(OPERATOR, "trim_past")["more"]:
+        pass
+    hers = {1: b"draft one", 3: b"for all"}  # as snapshots have them
+    assert (_told(world, BOB, "s"), _told(world, ALICE, "s")) == ({3: b"for all"}, hers)
+    assert (world.rows("veil"), world.rows("past_version")) == (1, 2)
+    for name in ("s", "draft-one", "for-all"):
+        world.do(OPERATOR, "remove_snapshot", name=name)
+    while world.store.submit(OPERATOR, "trim_past")["more"]:
+        pass
+    assert world.rows("veil") == world.rows("past_version") == 0
+
+
+def test_what_is_forgotten_of_the_past_unveils_nothing_of_a_file_that_is_there(tmp_path: Path) -> None:
+    world = World(tmp_path / "few.db", versions=16)
+    for number in range(20):
+        world.write(ALICE, "memory/private/alice/plan", b"%d" % number)
+        if number == 1:
+            world.do(ALICE, "snapshot", name="mine")
+    _rename(world, "memory/private/alice/plan", "memory/shared/plan")
+    assert world.rows("past_version") == 1
+    world.do(ALICE, "remove_snapshot", name="mine")
+    world.now += 40 * DAY
+    while world.store.submit(OPERATOR, "trim_past")["more"]:
+        pass
+    assert (world.rows("past_version"), world.rows("veil")) == (0, 1)
+    with world.store.reading(BOB) as reader:
+        document = found(reader, "memory/shared/plan").document
+        assert document is not None and [version.number for version in reader.versions(document)] == [20]
+    world.store.close()
+
+
+def test_a_repair_leaves_what_was_private_so(world: World) -> None:
+    then = _published(world)
+    ENDS["removed"](world)
+    newest = world.seq()
+    world.store.close()
+    with contextlib.closing(database.connect(world.path, writable=True)) as db:
+        rebuild.mend(db, newest)
+    world.store = world._open()
+    assert (_told(world, BOB, then), _told(world, ALICE, then)) == ({3: b"for all"}, EVERY)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_purge_leaves_nothing_of_who_could_read_what(world: World, ended: bool) -> None:
+    _published(world)
+    node = world.node(ALICE, "memory/shared/plan")
+    if ended:
+        ENDS["removed"](world)
+    assert world.rows("veil") == 1
+    only = {"nodes": [], "documents": [node.document]} if ended else {"nodes": [node.id], "documents": []}
+    world.do(ALICE, "purge", **only)
+    assert world.rows("veil") == world.rows("past_version") == 0
+
+
+def test_what_is_aside_is_in_no_list_of_then_and_there_by_name(world: World) -> None:
+    then = _published(world)
+    _discard(world)
+    hers = memory(world, ALICE)
+    now = Moment(world.seq(), world.now)
+    root = address.Then(then, ROOT, Kind.DIRECTORY)
+    aside = {b"trash", b"archive", b"index"}
+    assert b"memory" in (listed := {name for name, *_ in listings.names(hers, root)}) and not aside & listed
+    with world.store.reading_at(ALICE, now) as reader:
+        listed = {entry.node.name for entry, _ in reader.listing(ROOT, limit=99, offset=0)[0]}
+        assert b"memory" in listed and not aside & listed
+        for path in ("trash", "archive", "trash/shared/plan"):
+            assert found(reader, path)
+    with world.store.reading(ALICE) as reader:
+        assert listed == {entry.node.name for entry, _ in reader.listing(ROOT, limit=99, offset=0)[0]}
 
 
 def test_links_of_then_and_what_has_ended_are_told(world: World) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from avmfs_config import default_settings
 
-from avmfs.errors import Invalid
+from avmfs.errors import Invalid, NotFound
 from avmfs.rpc.local import LocalDoor
 
 
@@ -36,6 +36,9 @@ class Doors:
     def versions(self, path: str, who: str = "bob") -> list[int]:
         return [each["version"] for each in self._open[who].call("history", path=path)["versions"]]
 
+    def diff(self, path: str, **of: int) -> str:
+        return str(self._open["bob"].call("history", path=path, **of)["diff"])
+
     def close(self) -> None:
         for door in self._open.values():
             door.close()
@@ -61,10 +64,16 @@ def test_versions_from_before_a_file_was_moved_into_shared_space_are_not_for_oth
     doors.move("/private/n.md", "/shared/n.md")
     assert doors.read("/shared/n.md") == "clean\n"
     assert doors.versions("/shared/n.md") == [2] and doors.versions("/shared/n.md", "alice") == [2, 1]
-    for path in ("/shared/n.md:diff", "/shared/n.md:diff?from=1&to=2"):
+    for query in ("from=1&to=2", "from=1", "to=1"):
         with pytest.raises(Invalid, match="v1 is no longer kept; the oldest version is v2"):
-            doors.read(path)
-        assert "zqsecretqz" in doors.read(path, "alice")
+            doors.read(f"/shared/n.md:diff?{query}")
+        assert "zqsecretqz" in doors.read(f"/shared/n.md:diff?{query}", "alice")
+    for query in ("", "?to=2"):
+        assert doors.read(f"/shared/n.md:diff{query}") == "--- (no longer kept)\n+++ v2\n@@ -0,0 +1 @@\n+clean\n"
+        assert "zqsecretqz" in doors.read(f"/shared/n.md:diff{query}", "alice")
+    assert doors.diff("/shared/n.md", newer=2) == doors.read("/shared/n.md:diff")
+    with pytest.raises(NotFound, match="v1 is no longer kept"):
+        doors.diff("/shared/n.md", older=1, newer=2)
     assert "zqsecretqz" not in doors.read("/shared/n.md:history") + doors.read("/shared/n.md:delta")
     doors.write("/shared/n.md", "further\n", "bob")
     assert doors.versions("/shared/n.md") == [3, 2]  # what was published as it stood is history for all

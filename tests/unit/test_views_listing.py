@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from avmfs.errors import Invalid
+from avmfs.store.schema.tables import ROOT
 from tests.unit.views_fixtures import World, opened
 
 
@@ -33,6 +34,16 @@ def test_nothing_is_said_in_parentheses(world: World) -> None:
     assert alice.cat("/shared/:list") == "(empty)\n"
     assert alice.cat("/shared/:list?q=x") == alice.cat("/shared/:list?tag=x") == "(no matches)\n"
     assert alice.cat("/shared/:changes") == "(no changes)\n"
+
+
+def test_what_is_aside_is_in_no_list_of_the_root_and_there_by_name(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/a.md", "x")
+    assert alice.cat("/:list") == "-      memory/\n" and "trash" not in alice.cat("/:tree?depth=1")
+    with alice.memory.reading() as reader:
+        assert [entry.path for entry, _ in reader.listing(ROOT, limit=9, offset=0)[0]] == [b"/memory"]
+        assert reader.listing(ROOT, limit=9, offset=0)[1] == 1
+    assert alice.cat("/trash/:list") == alice.cat("/archive/:list") == "(empty)\n"
 
 
 def test_a_list_is_cut_and_goes_on_at_its_offset(world: World) -> None:

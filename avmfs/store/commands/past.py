@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, NotFound, OverQuota
 from avmfs.localtime import DAY_NS
 from avmfs.store.commands import command
-from avmfs.store.rows import content, deltas, kept_versions
+from avmfs.store.rows import content, deltas, kept_versions, version_visibility
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.rows.parts import Parts
 from avmfs.store.schema.tables import ROOT
@@ -107,6 +107,7 @@ def trim_past(tx: Tx, limit: int = 500) -> dict[str, Any]:
             elif table == _VERSIONS and not _carried(tx, parts, *what):
                 limit -= _release(tx, row)
                 tx.do("delete from past_version where id = ?", (row,))
+                version_visibility.forget(tx.db, what[:1])
     if more := table < len(_TABLES):
         told = f"{first} {hurried} {table} {after}"
         tx.db.execute("insert or replace into setting(key, value) values('past_trim', ?)", (told,))

@@ -16,7 +16,7 @@ from avmfs import paths, wire
 from avmfs.errors import Denied, NotFound
 from avmfs.node import Kind
 from avmfs.store.commands import aside, command, namespace, versions
-from avmfs.store.rows import content, events, hash_chain, log_position
+from avmfs.store.rows import content, events, hash_chain, log_position, version_visibility
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.tx.transaction import Tx
@@ -144,6 +144,7 @@ def _forget_past(tx: Tx, nodes: set[int], documents: set[int]) -> None:
     for (packed,) in maps:
         content.release_map(tx.db, packed)
     tx.do(f"delete from past_version where {within}", of[1:])
+    version_visibility.forget(tx.db, documents)
     tx.do(f"delete from past_said where {within}", of[1:])
     tx.do(_LINKS_LEFT, of[1:])
     tx.do(f"delete from past where {_OF}", of)

@@ -356,13 +356,13 @@ def drop_document(tx: Tx, document: int, *, logged: bool = True, becomes: tuple[
         tx.known.waiting += 1
     if indexed and not logged:
         tx.do("insert into passage_log(document) values(?)", (document,))
-    if veiled:
-        version_visibility.drop(tx.db, document)
     for (table, of), found in zip(_SAYS, said, strict=True):
         if found:  # most have a row in few of them, and a statement costs as much as this whole question
             tx.do(f"delete from {table} where {of}", (document,))
     tx.known.queued.discard(document)
     tx.do("delete from document where id = ?", (document,))
+    if veiled:
+        version_visibility.forget(tx.db, [document])
 
 
 def drop_index(tx: Tx, documents: Sequence[int]) -> set[int]:

@@ -32,7 +32,7 @@ from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview,
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ASIDE, ROOT
 
 _SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
 # All nodes below a directory that the asker may see, through directories that it may see. What follows joins with
@@ -328,7 +328,7 @@ class Reader:
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
     ) -> tuple[list[tuple[Entry, str]], int]:
         """(entry, first line) in order of name, and how many there are in all. With a query or tag: the whole
-        subtree; else the directory's own entries."""
+        subtree; else the directory's own entries, without what is aside."""
         self.node(under)
         whole = query is not None or tag is not None
         below, within = "", " from node where parent = :under"
@@ -337,7 +337,7 @@ class Reader:
         chosen = (
             f"{within} and {_SEEN}"
             + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
-            + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
+            + (f" and node.kind = {int(Kind.FILE)}" if whole else f" and node.id not in {ASIDE}")
         )
         bound: dict[str, Any] = {"under": under, **({"tag": tag} if tag is not None else {})}
         if whole:

@@ -25,7 +25,7 @@ from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.rows.parts import Parts
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ASIDE, ROOT
 
 _NOW: Final = f"select {NODE_JOINED}, coalesce(head, 0) from node left join document on document.id = node.document"
 _THEN: Final = (
@@ -319,7 +319,7 @@ class PastReader(Reader):
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
     ) -> tuple[list[tuple[Entry, str]], int]:
         if query is None and tag is None:
-            found = self.children(under)
+            found = [node for node in self.children(under) if node.id not in ASIDE]
         else:
             found = [node for node in self._below(under) if node.kind is Kind.FILE]
         if tag is not None:

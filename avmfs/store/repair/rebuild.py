@@ -40,7 +40,7 @@ _TIDY: Final = (
     "delete from hold",
     "delete from extent where node not in (select id from node where extents)",
     "delete from tail where node not in (select id from node where extents)",
-    "delete from veil where document not in (select id from document)",
+    "delete from veil where document not in (select id from document union select document from past_version)",
     "delete from tag where document not in (select id from document)",
     "delete from link where source not in (select id from document) or target not in (select id from document)",
     "delete from mark where subject not in (select id from document union select id from node where kind = 2)",

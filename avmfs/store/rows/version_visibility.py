@@ -4,12 +4,22 @@ A file that is moved out of a private space, or whose ``:shared`` is widened, is
 before was written for others: those versions are, for whoever could not see the file at that time, as if no longer
 kept. Nothing is noted for a write; a change of scope costs one statement.
 
-Owns the table ``veil``. Called by the commands that change a node's scope or drop a document, and by the reader.
+Owns the table ``veil``. Called by the commands that change a node's scope, drop a document or forget its past, and by
+the readers.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
 import apsw
+
+_FORGET = (
+    "delete from veil where document in (select value from json_each(?))"
+    " and not exists (select 1 from document where id = veil.document)"
+    " and not exists (select 1 from past_version where document = veil.document)"
+)
 
 
 def draw(db: apsw.Connection, document: int, scope: int) -> None:
@@ -21,9 +31,9 @@ def draw(db: apsw.Connection, document: int, scope: int) -> None:
     )
 
 
-def drop(db: apsw.Connection, document: int) -> None:
-    """The document ends."""
-    db.execute("delete from veil where document = ?", (document,))
+def forget(db: apsw.Connection, documents: Iterable[int]) -> None:
+    """These have ended, or less of their past is kept: where no version is left, there is none to keep from anybody."""
+    db.execute(_FORGET, (json.dumps(list(documents)),))
 
 
 def oldest_seen(db: apsw.Connection, document: int, visible: str) -> int:
