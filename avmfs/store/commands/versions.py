@@ -27,8 +27,8 @@ AWAY_WITHIN_NS = 10_000_000_000
 TAGS_MAX, LINKS_MAX = 256, 1000  # of a document; links that lead from it
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried
-# What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, with a dot before or not, and #f#.
-# Then Emacs with numbered backups, Helix, and JetBrains' older safe write. Nothing wider: mv(1) of a file whose name is
+# What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, also with a dot before, and #f#;
+# then Emacs with numbered backups, Helix, and JetBrains' older safe write. Nothing wider: mv(1) of a file whose name is
 # then used anew is a move, and a moved document keeps what it has.
 _HIDDEN = re.compile(rb"~|\.(?:bak|orig|old|swp|tmp)")
 _BACKUP = re.compile(_HIDDEN.pattern + rb"|\.~[1-9][0-9]*~|[0-9A-Za-z]{6}\.bck|___jb_old___")
