@@ -575,6 +575,67 @@ def test_moving_a_directory_moves_the_scope_of_all_below(world: World) -> None:
     assert [change.op for change in rows if change.path == b"/memory/d"] == ["remove", "create"]
 
 
+def test_what_is_below_a_directory_that_changes_hands_is_told_file_by_file(world: World) -> None:
+    """As of a file that moves by itself: who sees it now is told that it came, who does not any more that it went; and
+    nobody where it was or is while it is not theirs to see."""
+    old, new = "/memory/private/alice/d", "/memory/shared/d"
+    for name in ("a.md", "s/t/b.md"):
+        world.write(ALICE, f"{old}/{name}", b"x")
+    world.do(ALICE, "symlink", **world.at(ALICE, f"{old}/l"), target=b"a.md")
+    documents = {f"{new}/{name}".encode(): world.document(ALICE, f"{old}/{name}").id for name in ("a.md", "s/t/b.md")}
+    names = [b"", b"/a.md", b"/l", b"/s/t/b.md"]
+
+    def told(who: Principal, after: int) -> list[tuple[str, bytes, int | None]]:
+        with world.reading(who) as reader:
+            rows = reader.changes(MEMORY, after_seq=after, newest_first=False)
+        assert all(change.other is None for change in rows)
+        return [(change.op, change.path, change.document) for change in rows]
+
+    for source, target in ((old, new), (new, old)):
+        before = world.newest_seq()
+        world.rename(ALICE, source, target)
+        op, shared = ("create" if target == new else "remove"), new.encode()
+        seen = [(op, shared + name, documents.get(shared + name)) for name in names]
+        assert told(BOB, before) == seen
+        both = told(ALICE, before)
+        assert [row for row in both if row[1].startswith(shared)] == seen
+        assert sorted(path for op, path, _ in both) == sorted(
+            top.encode() + name for top in (old, new) for name in names
+        )
+
+
+def test_what_is_below_two_directories_that_are_exchanged_is_told_file_by_file(world: World) -> None:
+    ours, theirs = "/memory/private/alice/d", "/memory/shared/d"
+    for path in (f"{ours}/both", f"{ours}/mine", f"{theirs}/both", f"{theirs}/ours"):
+        world.write(ALICE, path, b"x")
+    before = world.newest_seq()
+    world.rename(ALICE, ours, theirs, EXCHANGE)
+    with world.reading(BOB) as reader:
+        rows = reader.changes(MEMORY, after_seq=before, newest_first=False)
+    assert [(change.op, change.path) for change in rows] == [
+        ("rename", b"/memory/shared/d"),
+        ("remove", b"/memory/shared/d/both"),
+        ("remove", b"/memory/shared/d/ours"),
+        ("create", b"/memory/shared/d/both"),
+        ("create", b"/memory/shared/d/mine"),
+    ]
+
+
+def test_of_what_is_below_a_directory_only_what_changes_hands_is_told(build: Build) -> None:
+    world = build([("/memory/e/kept/*", "ro", ("bob",))])
+    for path in ("/memory/d/kept/f", "/memory/d/g"):
+        world.write(ALICE, path, b"x")
+    before = world.newest_seq()
+    world.rename(ALICE, "/memory/d", "/memory/e")
+    with world.reading(BOB) as reader:
+        rows = reader.changes(MEMORY, after_seq=before, newest_first=False)
+    assert [(change.op, change.path) for change in rows] == [
+        ("remove", b"/memory/d/kept/f"),
+        ("rename", b"/memory/e"),
+        ("create", b"/memory/e/kept/f"),
+    ]
+
+
 def test_a_failing_rename_leaves_nothing_behind(build: Build) -> None:
     world = build([("/memory/d/locked/*", "ro", ("bob",))])
     for name in ("a", "b", "locked/c", "z"):

@@ -333,10 +333,19 @@ def test_private_space_drops_shared_and_scope_follows(world: World) -> None:
     [
         (
             "f.md",
-            "f.md~ f.md.bak f.md.orig f.md.old f.md.swp f.md.tmp .f.md.swp .f.md~ #f.md# f.mz~ f.ma~",
-            "f.md f.m~ f.mdz~ g.md~ f.md# #f.md f.md~~ #g.md# xf.md~ f.md.bakx f.mZ~ f.m1~ ..f.md~ f.z f.mz",
+            "f.md~ f.md.bak f.md.orig f.md.old f.md.swp f.md.tmp .f.md.swp .f.md~ #f.md# f.mz~ f.ma~"
+            " f.mdAbC123.bck f.md.~1~ f.md.~12~ f.md___jb_old___",
+            "f.mdAbC12.bck f.mdAbC1234.bck f.mdAbC-23.bck f.md.bck f.mdAbC123 .f.mdAbC123.bck"
+            " f.md.~~ f.md.~0~ f.md.~x~ f.md.~1 f.md~1~ .f.md.~1~ g.md.~1~"
+            " f.md___jb_tmp___ f.md_jb_old_ .f.md___jb_old___ g.md___jb_old___ f.md___jb_old___x"
+            " f.md f.m~ f.mdz~ g.md~ f.md# #f.md f.md~~ #g.md# xf.md~ f.md.bakx f.mZ~ f.m1~ ..f.md~ f.z f.mz",
         ),
-        (".rc", ".rc~ .rc.bak .rc.orig .rc.swp ..rc.swp #.rc# .rz~", "rc~ rc.bak #rc# .r.bak"),
+        (
+            ".rc",
+            ".rc~ .rc.bak .rc.orig .rc.swp ..rc.swp #.rc# .rz~ .rcAbC123.bck .rc.~1~ .rc___jb_old___",
+            "rc~ rc.bak #rc# .r.bak rcAbC123.bck rc.~1~ rc___jb_old___",
+        ),
+        ("f.md.~1", "f.md.~1~ f.md.~1.~2~", "f.md.~2~"),
         ("x", "x~ x.bak a~ z~ #x#", "~ # ## .bak xy~ y.bak"),
         ("a\nb", "a\nb~ #a\nb# a\nz~", "b~ a~ a\n~"),
     ],
@@ -374,7 +383,20 @@ def test_what_is_no_backup_any_more_does_not_come_back(still: World) -> None:
     assert still.document(ALICE, "/memory/f").id not in documents
 
 
-@pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
+@pytest.mark.parametrize(
+    "backup",
+    [
+        "f.md~",
+        "f.md.bak",
+        "f.md.orig",
+        ".f.md.swp",
+        "#f.md#",
+        "f.mz~",
+        "f.mdAbC123.bck",
+        "f.md.~1~",
+        "f.md___jb_old___",
+    ],
+)
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
 def test_an_editor_that_renames_away_and_creates_continues_the_document(world: World, backup: str, big: bytes) -> None:
     before = known(world, "/memory/d/f.md", big)
@@ -443,6 +465,20 @@ def test_sed_with_a_backup_suffix_continues_the_document(world: World) -> None:
         world.write(ALICE, "/memory/sedXYZ", texts[-1])
         world.rename(ALICE, "/memory/f", "/memory/f.bak")
         world.rename(ALICE, "/memory/sedXYZ", "/memory/f")
+        still_known(world, "/memory/f", before, texts)
+
+
+def test_the_older_safe_write_of_jetbrains_continues_the_document(world: World) -> None:
+    """It writes beside, renames the old file away and the new one to its name, and removes the old one."""
+    before = known(world, "/memory/f")
+    texts = []
+    for number in range(2):
+        world.clock.advance(60)
+        texts.append(b"edited %d" % number)
+        world.write(ALICE, "/memory/f___jb_tmp___", texts[-1])
+        world.rename(ALICE, "/memory/f", "/memory/f___jb_old___")
+        world.rename(ALICE, "/memory/f___jb_tmp___", "/memory/f")
+        world.unlink(ALICE, "/memory/f___jb_old___")
         still_known(world, "/memory/f", before, texts)
 
 

@@ -184,6 +184,20 @@ def test_visibility_is_judged_at_the_change(world: World) -> None:
     assert told(take(world)) == [("create", "/memory/shared/n.md"), ("write", "/memory/shared/n.md")]
 
 
+def test_a_subscription_hears_of_files_that_come_or_go_with_their_directory(world: World) -> None:
+    subscribe(world, BOB, "/memory/*.md")
+    subscribe(world, CAROL, "/memory/private/alice/*")
+    for name in ("a.md", "s/b.md", "c.txt"):
+        world.write(ALICE, f"/memory/private/alice/d/{name}", b"x")
+    assert told(take(world)) == []
+    world.rename(ALICE, "/memory/private/alice/d", "/memory/shared/d")
+    taken = take(world)
+    assert told(taken) == [("create", "/memory/shared/d/a.md"), ("create", "/memory/shared/d/s/b.md")]
+    done(world, taken)
+    world.rename(ALICE, "/memory/shared/d", "/memory/private/alice/d")
+    assert told(take(world)) == [("remove", "/memory/shared/d/a.md"), ("remove", "/memory/shared/d/s/b.md")]
+
+
 def test_visibility_is_judged_again_at_delivery(world: World) -> None:
     subscribe(world, BOB, "/memory/*")
     for name in ("moved", "limited", "expired", "gone", "there"):

@@ -244,6 +244,28 @@ def test_what_moves_out_of_a_directory_is_gone_from_it(world: World) -> None:
     assert bob.cat("/shared/from/:delta").startswith("# 1 changed path\nD /memory/shared/from/a.md\n")
 
 
+def test_files_that_come_or_go_with_their_directory_are_told(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    write(world, "x\n", "/private/d/f.md")
+    handle = alice.handle("/private/d/f.md")
+    bob.echo("", "/shared/:mark")
+    alice.memory.rename(b"/private/d", b"/shared/d")
+    (told,) = [line for line in bob.cat("/shared/:changes").splitlines() if "/memory/shared/d/f.md" in line]
+    assert handle in told and "private" not in told
+    assert bob.cat("/shared/:delta").splitlines()[:-1] == [
+        "# 2 changed paths",
+        "A /memory/shared/d",
+        "A /memory/shared/d/f.md",
+    ]
+    alice.memory.rename(b"/shared/d", b"/private/d")
+    assert "private" not in bob.cat("/shared/:changes")
+    assert bob.cat("/shared/:delta").splitlines()[:-1] == [
+        "# 2 changed paths",
+        "D /memory/shared/d",
+        "D /memory/shared/d/f.md",
+    ]
+
+
 def test_changes_are_told_page_by_page_and_none_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "PAGE", 3)
     monkeypatch.setattr(history, "_ROWS", 4)

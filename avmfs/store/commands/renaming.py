@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
@@ -161,18 +161,19 @@ def move(
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
         tx.log("remove", source, old_path)
+    below: list[_Rescoped] = []
     if source.kind is not Kind.DIRECTORY:
         _rescope_one(tx, moved, parts, said, replaced)
         if replaced is not None:
             scoping.taint_made_of(tx, tx.node(source.id))
-    elif scope != source.scope:
-        rescope(tx, moved, parts)
     else:
-        _refold(tx, moved, before, parts)
+        below = rescope(tx, moved, parts) if scope != source.scope else _refold(tx, moved, before, parts)
+    _log_removed(tx, below, before)
     if scope != source.scope:
         tx.log("create", tx.node(source.id), paths.join(parts))
     else:
         tx.log("rename", moved, paths.join(parts), other=old_path)
+    _log_created(tx, below, parts)
     tx.events.append(("rename", source.id, source.parent, source.name))
     tx.touch(here.id)
     if there.id != here.id:
@@ -190,14 +191,20 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
     were = tx.parts(source.id), tx.parts(target.id)
     # The unique index forbids two nodes under one name even for a moment: step aside first.
     tx.db.execute("update node set parent = null where id = ?", (target.id,))
-    _place_exchanged(tx, source, were[0], there, new_name)
-    _place_exchanged(tx, target, were[1], here, source.name)
+    files = _place_exchanged(tx, source, were[0], there, new_name)
+    others = _place_exchanged(tx, target, were[1], here, source.name)
+    # First what goes: both may have had files of the same names.
+    _log_removed(tx, files, were[0])
+    _log_removed(tx, others, were[1])
+    _log_created(tx, files, were[1])
+    _log_created(tx, others, were[0])
     tx.touch(here.id)
     tx.touch(there.id)
     return {"node": source.id, "replaced": target.id}
 
 
-def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: Node, name: bytes) -> None:
+def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: Node, name: bytes) -> list[_Rescoped]:
+    """Returns as ``rescope`` does."""
     parts = (*tx.parts(directory.id), name)
     tx.place(parts, _shared_at(_said(tx, node), parts), tx.origin(node.scope))
     _charge_whom_it_enters(tx, node, before, parts)
@@ -205,9 +212,10 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
     _rename_words(tx, node, name)
     tx.known.forget_directories()
     moved = tx.node(node.id)
-    _refold(tx, moved, before, parts)
+    below = _refold(tx, moved, before, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
     tx.events.append(("rename", node.id, node.parent, node.name))
+    return below
 
 
 def _rename_words(tx: Tx, node: Node, name: bytes) -> None:
@@ -233,33 +241,59 @@ def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts:
         )
 
 
-def _refold(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
+def _refold(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> list[_Rescoped]:
     """After a move: what is below a directory is looked at only if its scope can be another now. A directory of 100,000
-    files would otherwise keep every agent waiting for seconds."""
+    files would otherwise keep every agent waiting for seconds. Returns as ``rescope`` does."""
     if node.kind is not Kind.DIRECTORY or not tx.policy.alike(before, parts, tx.known.areas):
-        rescope(tx, node, parts)
-    else:
-        _rescope_one(tx, node, parts, None)
+        return rescope(tx, node, parts)
+    _rescope_one(tx, node, parts, None)
+    return []
 
 
-def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
-    """Fold the scope of a node and of all below it anew for the place where it now stands.
+class _Rescoped(NamedTuple):
+    """A file or symlink as it was before its scope changed with the place of a directory above, and the scope that it
+    has now. ``below``: the names that lead to it from that directory."""
+
+    node: Node
+    scope: int
+    below: tuple[bytes, ...]
+
+
+def _log_removed(tx: Tx, files: list[_Rescoped], before: tuple[bytes, ...]) -> None:
+    """Tell who loses sight of files that they have gone from below ``before``, and nothing of where they went."""
+    for each in files:
+        tx.log("remove", each.node, paths.join((*before, *each.below)))
+
+
+def _log_created(tx: Tx, files: list[_Rescoped], parts: tuple[bytes, ...]) -> None:
+    """Tell who sees them now, each by its path: their directory's own row names none of them."""
+    for each in files:
+        tx.log("create", each.node, paths.join((*parts, *each.below)), scope=each.scope)
+
+
+def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> list[_Rescoped]:
+    """Fold the scope of a node and of all below it anew for the place where it now stands. Returns the files and
+    symlinks below it that have another one now, in order of path.
 
     Raises NotEmpty when something below that the asker may not change would change hands: like a
     removal of that directory, it would touch what the asker cannot see.
     """
     waiting = [(node, parts, _said(tx, node))]  # no recursion: trees are deeper than Python's stack
+    found: list[_Rescoped] = []
     while waiting:
         above, where, said = waiting.pop()
-        _rescope_one(tx, above, where, said)
+        scope = _rescope_one(tx, above, where, said)
+        if scope != above.scope and above.kind is not Kind.DIRECTORY and above.id != node.id:
+            found.append(_Rescoped(above, scope, where[len(parts) :]))
         if above.kind is Kind.DIRECTORY:
             # All that is needed of an entry at once: nobody else's change is committed until the last one is done.
             rows: list[Any] = tx.db.execute(_ENTRIES, (above.id,)).fetchall()
             waiting += [((below := node_of(row[:-1])), (*where, below.name), row[-1]) for row in rows]
+    return sorted(found, key=lambda each: each.below)
 
 
-def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, replaced: Node | None = None) -> None:
-    """``replaced``: the node whose document it has taken over."""
+def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, replaced: Node | None = None) -> int:
+    """``replaced``: the node whose document it has taken over. Returns the scope that the node has now."""
     shared = _shared_at(said, parts)
     if said is not None and shared is None:
         tx.db.execute("update document set shared = null where id = ?", (node.document,))
@@ -268,6 +302,7 @@ def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None,
         if not (tx.who.operator or tx.visible.writable(node.scope)):  # nobody writes what is live, and rules change
             raise NotEmpty("something below is not yours to move")  # its name is not for the asker
         scoping.set_scope(tx, node, scope, continues=replaced is not None)
+    return scope
 
 
 def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:

@@ -27,9 +27,11 @@ AWAY_WITHIN_NS = 10_000_000_000
 TAGS_MAX, LINKS_MAX = 256, 1000  # of a document; links that lead from it
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried
-# What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, #f#. Nothing wider: mv(1)
-# of a file whose name is then used anew is a move, and a moved document keeps what it has.
-_BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|(?P<whole>\.?(?P<stem>.+?))(?:~|\.bak|\.orig|\.old|\.swp|\.tmp))\Z")
+# What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, also with a dot before, and #f#;
+# then Emacs with numbered backups, Helix, and JetBrains' older safe write. Nothing wider: mv(1) of a file whose name is
+# then used anew is a move, and a moved document keeps what it has.
+_HIDDEN = re.compile(rb"~|\.(?:bak|orig|old|swp|tmp)")
+_BACKUP = re.compile(_HIDDEN.pattern + rb"|\.~[1-9][0-9]*~|[0-9A-Za-z]{6}\.bck|___jb_old___")
 _VIMS = re.compile(rb"(?s)\A(?P<all_but_last>.*)[a-z]~\Z")  # where f~ is taken: its last letter changed, z to a
 # What is said about a document, and in which rows. Then, all in one question: has it old versions that are maps of
 # blocks, is it in an index, is it veiled, and in which of these tables has it any row?
@@ -332,10 +334,12 @@ def set_apart(tx: Tx, backup: Node, document: int) -> None:
 
 def is_backup(name: bytes, other: bytes) -> bool:
     """Return whether ``other`` is what an editor names the old ``name`` while it saves."""
-    found, vims = _BACKUP.match(other), _VIMS.match(other)
-    return (found is not None and name in (found["hash"], found["stem"], found["whole"])) or (
-        vims is not None and vims["all_but_last"] == name[:-1]
-    )
+    if other.startswith(name) and _BACKUP.fullmatch(other, len(name)):
+        return True
+    if other.startswith(b"." + name) and _HIDDEN.fullmatch(other, 1 + len(name)):
+        return True
+    vims = _VIMS.match(other)
+    return other == b"#%b#" % name or (vims is not None and vims["all_but_last"] == name[:-1])
 
 
 def drop_document(tx: Tx, document: int, *, logged: bool = True, becomes: tuple[int, int] | None = None) -> None:
