@@ -152,12 +152,18 @@ def test_addresses_and_verbs_that_are_not_there(web: Web) -> None:
     [
         b"[]", b"1", b"{", b"{}x", b'{"path": NaN}', b'{"path": {"base64": "?"}}', b"[" * 100_000, b"\xff\xfe",
         b'{"a":' * 90_000, b'{"path": ' + b"9" * 30 + b"}", b'{"path": ' + b"[" * 800 + b"]" * 800 + b"}",
-        b'{"nothing": 1}', b'{"path": 5}', b'{"path": "/\\ud800"}', b"[" + b"1," * 300_000 + b"1]",
+        b'{"nothing": 1}', b'{"method": "tags"}', b'{"self": 1}', b'{"memory": 1}', b'{"path": 5}', b'{"path": "/\\ud800"}', b"[" + b"1," * 300_000 + b"1]",
     ],
 )  # fmt: skip
 def test_a_bad_body_is_refused_with_a_reason(web: Web, body: bytes) -> None:
     got = web.ask("POST", "/api/tags", body, web.token("alice"), content_type="application/json")
     assert got.status == 400 and got.json["error"]["reason"], got
+
+
+def test_an_unknown_argument_is_named_whatever_its_name(web: Web) -> None:
+    for name in ("nothing", "method", "self", "memory", "name", "arguments", "caller"):
+        got = web.ask("POST", "/api/tags", {name: 1}, web.token("alice"))
+        assert got.status == 400 and name in got.json["error"]["reason"], got
 
 
 def test_text_with_many_commas_is_no_body_with_many_items(web: Web) -> None:
