@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -96,7 +97,9 @@ def test_damage_is_told_once_and_by_avm_alone(alone: Shell) -> None:
         assert [json.loads(line)["error"] for line in lines] == [f"/memory/shared/{name}: {WRONG}" for name in names]
     database = Path(alone.environ["AVM_DATA_DIR"]) / "avm.db"
     with contextlib.closing(apsw.Connection(str(database))) as db:
-        pages = db.execute("select pageno from dbstat where name = 'terms_data' and pagetype = 'leaf'").fetchall()
+        pages: list[Any] = db.execute(
+            "select pageno from dbstat where name = 'terms_data' and pagetype = 'leaf'"
+        ).fetchall()
     with open(database, "r+b") as file:
         for (page,) in pages:
             file.seek((page - 1) * 4096)

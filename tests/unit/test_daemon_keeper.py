@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -330,7 +330,9 @@ def test_an_idle_keeper_commits_nothing(house: House) -> None:
 def test_damage_is_in_the_log_once_however_often_it_is_met(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    steps = iter(["its bytes", StoreFailed("disk I/O error"), "its bytes", "its pages", "its bytes"])
+    steps: Iterator[str | StoreFailed] = iter(
+        ["its bytes", StoreFailed("disk I/O error"), "its bytes", "its pages", "its bytes"]
+    )
 
     def step() -> bool:
         if (met := next(steps, None)) is None:
