@@ -595,7 +595,9 @@ def test_advice_about_a_folder_with_a_blank_is_a_command(
     folder = clean.parent.rename(tmp_path / "it's mine")
     monkeypatch.setenv("AVM_DATA_DIR", os.fspath(folder))
     (folder / "avm.db").chmod(0o644)
-    StoreLock(folder / "avm.db").path.mkdir()
+    lock = StoreLock(folder / "avm.db").path
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
     for found in problems(run):
         subprocess.run(found["todo"], shell=True, check=True)
     assert problems(run) == []
