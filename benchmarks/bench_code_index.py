@@ -65,7 +65,7 @@ class Meaning:
     def __init__(self, door: LocalDoor, embedder: LocalEmbedding) -> None:
         self.agent, self._door, self._embedder = door.agent, door, embedder
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         if method != "nearness":
             return self._door.call(method, **arguments)
         vectors = self._embedder.embed_batch([arguments["q"], *arguments["texts"]]).vectors

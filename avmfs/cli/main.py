@@ -235,13 +235,13 @@ def main() -> None:
     except BrokenPipeError:
         code = OK  # the reader has gone (head): not an error
     except AvmError as e:
-        _complain(e)
+        complain(e)
         code = _code(e)
     except OSError as e:  # of this machine's files, not of the memory: an unwritable directory, a full disk
-        _complain(e)
+        complain(e)
         code = REFUSED
     except ValueError as e:  # ConfigError: the message names file, key and reason
-        _complain(e)
+        complain(e)
         code = USAGE
     try:
         sys.stdout.flush()
@@ -250,7 +250,8 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else OK)
 
 
-def _complain(error: Exception) -> None:
+def complain(error: Exception) -> None:
+    """Print it to stderr with advice; as an object where --json was asked for."""
     from avmfs.cli.hints import hint
 
     advice = hint(error, sys.argv[1:])

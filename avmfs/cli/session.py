@@ -17,7 +17,8 @@ import click
 from avmfs_config import Paths
 
 from avmfs.api.connect import located, open_door, who_asks
-from avmfs.cli.main import Globals
+from avmfs.cli.main import Globals, complain
+from avmfs.errors import StoreFailed
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import json_safe
 
@@ -52,6 +53,9 @@ def door(*, embeddings: bool = False) -> Iterator[Door]:
     opened = open_door(where, agent, environ=environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened
+        if (met := sys.modules.get("avmfs.store.schema.database")) is not None:  # this process had the store
+            for error in sorted(met.MET):
+                complain(StoreFailed(error))
         if opened.urgent and _due(opened, where.runtime_dir, given.as_json):
             sys.stdout.flush()
             print(opened.urgent, end="", file=sys.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import socket
 import stat
 from collections.abc import Iterator
@@ -72,10 +73,11 @@ def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
     """The folders, what is left in them, and room."""
     path, folder = where.database, where.database.parent
     if folder.exists():
+        named = _quoted(folder)
         free = os.statvfs(folder)
         if (fixed := free.f_flag & os.ST_RDONLY) or not os.access(folder, os.W_OK | os.X_OK):
             says = "is on a disk that is mounted for reading alone" if fixed else "cannot be written"
-            todo = f"mount -o remount,rw $(findmnt -n -o TARGET -T {folder})" if fixed else f"chmod u+rwx {folder}"
+            todo = f'mount -o remount,rw "$(findmnt -n -o TARGET -T {named})"' if fixed else f"chmod u+rwx {named}"
             way = f"{todo}, or choose another place with AVM_DATA_DIR"
             yield Finding("data", "problem", f"{folder} {says}", way)
         room, least = free.f_bavail * free.f_frsize, 2 * reserve(free)
@@ -84,14 +86,14 @@ def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
             left = "little" if removable else "nothing"
             says = f"{folder}: {room >> 10} kB are free, and {least >> 10} kB stay free: {left} can be written"
             more = "; until then, avm rm makes room for what is written" if removable else ""
-            yield Finding("disk", "problem", says, f"df {folder}; free some of that disk{more}")
+            yield Finding("disk", "problem", says, f"df {named}; free some of that disk{more}")
     lock = StoreLock(path)
     for each in (path, wal_frames.beside(path), lock.path):
         with contextlib.suppress(FileNotFoundError):
             if (mode := each.stat().st_mode) & 0o077 and not stat.S_ISDIR(mode):
-                yield Finding("modes", "problem", f"{each}: others may open it", f"chmod 600 {each}")
+                yield Finding("modes", "problem", f"{each}: others may open it", f"chmod 600 {_quoted(each)}")
             elif stat.S_ISDIR(mode):
-                yield Finding("modes", "problem", f"{each} is a directory", f"mv {each} {each}.away")
+                yield Finding("modes", "problem", f"{each} is a directory", f"mv {_quoted(each)} {_quoted(each)}.away")
     if not running and lock.path.is_file() and not lock.clean:
         yield Finding("lock", "note", f"{lock.path}: left by one that was killed; nobody holds it, a start takes it")
     runtime = where.runtime_dir
@@ -101,16 +103,27 @@ def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
             says = f"{runtime} belongs to uid {found.st_uid}"
             yield Finding("runtime", "problem", says, "set AVM_RUNTIME_DIR to a folder of your own")
         elif stat.S_IMODE(found.st_mode) & 0o066:
-            yield Finding("runtime", "problem", f"{runtime}: others may read or change it", f"chmod 700 {runtime}")
+            yield Finding(
+                "runtime", "problem", f"{runtime}: others may read or change it", f"chmod 700 {_quoted(runtime)}"
+            )
     elif runtime.exists():
-        yield Finding("runtime", "problem", f"{runtime} is not a directory", f"mv {runtime} {runtime}.away")
+        yield Finding(
+            "runtime", "problem", f"{runtime} is not a directory", f"mv {_quoted(runtime)} {_quoted(runtime)}.away"
+        )
     elif running:
         says = f"{runtime} is not there, though the daemon runs: nobody finds it"
         yield Finding("runtime", "problem", says, "avm-daemon start --daemon, after ending the daemon by its pid")
     if loss_check.repaired(path).exists():
         yield Finding("store", "problem", "a repair was begun and is not finished", REPAIR)
     for aside in (*loss_check.asides(wal_frames.beside(path)), *loss_check.rescued(path)):
-        yield Finding("kept aside", "note", f"{aside}: of a damaged store", f"rm -r {aside} once you do not need it")
+        yield Finding(
+            "kept aside", "note", f"{aside}: of a damaged store", f"rm -r {_quoted(aside)} once you do not need it"
+        )
+
+
+def _quoted(path: Path) -> str:
+    """The path as a shell takes it."""
+    return shlex.quote(os.fspath(path))
 
 
 def _daemon(where: Paths) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ class Call(Protocol):
 
     agent: str
 
-    def door(self, method: str, **arguments: Any) -> Any:
+    def door(self, method: str, /, **arguments: Any) -> Any:
         """Call a method of the door. Raises AvmError. Text in the result is valid Unicode."""
         ...
 

@@ -53,7 +53,7 @@ class _Call:
         self._session = session
         self._context = context
 
-    def door(self, method: str, **arguments: Any) -> Any:
+    def door(self, method: str, /, **arguments: Any) -> Any:
         return self._ask(self._session, method, arguments)
 
     def patient(self, method: str, **arguments: Any) -> Any:

@@ -30,7 +30,7 @@ class Door(Protocol):
     agent: str  # who it speaks for
     urgent: str  # banner of unread urgent mail, as of the last call
 
-    def call(self, method: str, **arguments: Any) -> Any: ...
+    def call(self, method: str, /, **arguments: Any) -> Any: ...
     def close(self) -> None: ...
 
 
@@ -66,7 +66,7 @@ class RemoteDoor:
             raise from_wire(*reply["error"])
         self.agent = str(reply["ok"]["agent"])
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         """The method's result. Raises what it raised; Busy when the daemon went away; TooBig for more bytes than it
         takes at once."""
         with self._mutex:

@@ -78,7 +78,7 @@ class LocalDoor:
             raise
         self.agent = self._memory.who.name
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         if self._memory.who.key is not None:
             identity.require_valid(self._memory)
         if method in _NEED_VECTORS and self._embedder is not None:

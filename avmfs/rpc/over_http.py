@@ -56,7 +56,7 @@ class HttpDoor:
             self.close()
             raise
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         """The method's result. Raises what it raised; Busy when the service went away; TooBig for more bytes than it
         takes at once."""
         try:

@@ -88,7 +88,7 @@ class PastDoor:
         self.inner, self._at = door, at
         self.agent, self.urgent = door.agent, door.urgent
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         key = "path" if method in _BY_PATH else "under" if method in _BELOW else None
         if key is not None:
             arguments[key] = f"/@{self._at}/{str(arguments.get(key) or '/').lstrip('/')}"

@@ -36,7 +36,7 @@ class _TracedDoor:
         self._door, self._store = door, store
         self.agent, self.urgent = door.agent, door.urgent
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         result = self._traced(method, arguments) if method in _OPERATIONS else self._door.call(method, **arguments)
         self.urgent = self._door.urgent
         return result

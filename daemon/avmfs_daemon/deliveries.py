@@ -24,6 +24,7 @@ from avmfs.agents import destinations, hooks, http_delivery, webhooks
 from avmfs.errors import AvmError, Denied, Invalid
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.events import Event
+from avmfs.store.schema import database
 from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -78,12 +79,15 @@ class Deliverer:
         self._woken.set()
 
     def _run(self) -> None:
+        said = ""
         while not self._stopping.is_set():
             try:
                 pause = self.turn()
+                said = ""
             except AvmError as e:
-                log.error("outbox: %s", e)
-                pause = RETRY_S
+                if str(e) != said and not database.logged(e):  # the same at every look
+                    log.error("outbox: %s", e)
+                said, pause = str(e), RETRY_S
             except Exception:
                 log.exception("outbox: a defect")
                 pause = IDLE_S

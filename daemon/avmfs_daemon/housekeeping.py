@@ -21,6 +21,7 @@ from avmfs.errors import AvmError
 from avmfs.localtime import DAY_NS
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.identity import OPERATOR
+from avmfs.store.schema import database
 from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class Housekeeper:
                 more = self.step() if self._may() else self.of_this_host()
                 self._said = ""
             except AvmError as e:
-                if str(e) != self._said:  # a damaged store says so at every look
+                if str(e) != self._said and not database.logged(e):  # the same at every look
                     log.error("%s", e)
                 self._said, more = str(e), False
             if not more:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from avmfs import AVM
@@ -17,6 +20,7 @@ from tests.cli.shells import LIMIT_S, Shell
 from tests.mount.mount_world import World
 
 Open = Callable[[str], AVM]
+WRONG = "damaged: its bytes are not those that were written"
 
 
 def bash(shell: Shell, line: str, module: str = "avmfs.cli") -> tuple[int, str, str]:
@@ -62,6 +66,54 @@ def test_wrong_usage_is_json_where_json_was_asked_for(alone: Shell) -> None:
         (line,) = alone.complaint(*arguments, code=2).splitlines()
         error = json.loads(line)
         assert sorted(error) == ["errno", "error", "hint"] and "--help" in error["hint"]
+
+
+def damaged(alone: Shell) -> None:
+    """A store of which the disk has turned a byte of /shared/n1.md, and left nothing of the index of words."""
+    for number in range(3):
+        alone.run("write", f"/shared/n{number}.md", f"what is known of pump {number}\n" + "x" * 3000)
+    alone.run("write", "/shared/\x1b[31m.md", "what is known of pump red\n" + "x" * 3000)
+    database = Path(alone.environ["AVM_DATA_DIR"]) / "avm.db"
+    data = database.read_bytes()
+    for word in (b"pump 1", b"pump red"):
+        data = data.replace(b"what is known of " + word, b"What is known of " + word)
+    database.write_bytes(data)
+
+
+def test_damage_is_told_once_and_by_avm_alone(alone: Shell) -> None:
+    """Python's logging adds no line of its own, which would be neither JSON nor escaped; what an answer leaves out is
+    told, too."""
+    damaged(alone)
+    for arguments, code in (
+        (["read", "/shared/n1.md"], 1),
+        (["append", "/shared/n1.md", "more"], 1),
+        (["search", "pump", "--under", "/shared"], 0),
+    ):
+        names = ["\\x1b[31m.md", "n1.md"] if code == 0 else ["n1.md"]
+        said = alone.run(*arguments, code=code).stderr.decode().splitlines()
+        told = [line for line in said if not line.startswith("     ")]
+        assert told == [f"avm: /memory/shared/{name}: {WRONG}" for name in names], said
+        lines = alone.run(*arguments, "--json", code=code).stderr.decode().splitlines()
+        assert [json.loads(line)["error"] for line in lines] == [f"/memory/shared/{name}: {WRONG}" for name in names]
+    database = Path(alone.environ["AVM_DATA_DIR"]) / "avm.db"
+    with contextlib.closing(apsw.Connection(str(database))) as db:
+        pages: list[Any] = db.execute(
+            "select pageno from dbstat where name = 'terms_data' and pagetype = 'leaf'"
+        ).fetchall()
+    with open(database, "r+b") as file:
+        for (page,) in pages:
+            file.seek((page - 1) * 4096)
+            file.write(bytes(4096))
+    (line,) = alone.complaint("search", "pump", "--json", code=1).splitlines()
+    assert "the store is damaged" in json.loads(line)["error"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from avmfs import AVM\nwith AVM(agent='alice') as a: a.read('/shared/n1.md')"],
+        env=alone.environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.stderr.startswith("Traceback") and done.stderr.count("damaged: ") == 1, done.stderr
 
 
 def test_an_empty_name_is_nobody(alone: Shell) -> None:

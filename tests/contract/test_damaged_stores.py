@@ -589,6 +589,20 @@ def test_a_lock_that_a_killed_daemon_left_is_no_problem(clean: Path, run: Run) -
     assert problems(run) == []
 
 
+def test_advice_about_a_folder_with_a_blank_is_a_command(
+    clean: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = clean.parent.rename(tmp_path / "it's mine")
+    monkeypatch.setenv("AVM_DATA_DIR", os.fspath(folder))
+    (folder / "avm.db").chmod(0o644)
+    lock = StoreLock(folder / "avm.db").path
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    for found in problems(run):
+        subprocess.run(found["todo"], shell=True, check=True)
+    assert problems(run) == []
+
+
 def test_modes_and_the_runtime_folder_are_looked_at(clean: Path, run: Run, tmp_path: Path) -> None:
     clean.chmod(0o644)
     (tmp_path / "run").mkdir()

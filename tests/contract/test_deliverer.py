@@ -14,7 +14,8 @@ from avmfs_daemon.deliveries import Deliverer
 
 from avmfs.access import Principal
 from avmfs.agents import http_delivery
-from avmfs.errors import Denied
+from avmfs.errors import Busy, Denied
+from avmfs.store.schema import database
 from tests.contract.store_world import ALICE, BOB, CAROL, Mode, World
 
 URL = "https://example.com/hook"
@@ -176,6 +177,30 @@ def test_one_receiver_that_does_not_answer_holds_up_only_its_own(
     finally:
         over.set()
     until(lambda: len(set(receivers.ids("slow.example"))) == 40)
+
+
+def test_damage_is_in_the_log_once_however_often_it_is_met(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deliverer = Deliverer(world.store, WebhookSettings(), (), home="/", report=lambda figures: None)
+    busy = Busy("no writer")  # what is no damage is said until it is over
+    turns: list[Any] = ["its bytes", busy, busy, "its pages", "its bytes", 0.0, busy]
+
+    def turn() -> float:
+        if not turns:
+            deliverer.stop()
+            return 0.0
+        deliverer.wake()
+        met = turns.pop(0)
+        if isinstance(met, float):
+            return met
+        raise database.damaged(met, "/memory/deliveries") if isinstance(met, str) else met
+
+    monkeypatch.setattr(deliverer, "turn", turn)
+    deliverer._run()
+    said = [record.getMessage().partition(";")[0] for record in caplog.records]
+    damage = [f"/memory/deliveries: its {what}" for what in ("bytes", "pages")]
+    assert said == [damage[0], "outbox: no writer", damage[1], "outbox: no writer"]
 
 
 def test_a_hook_that_fails_is_logged_and_not_repeated(

@@ -482,6 +482,26 @@ def test_the_older_safe_write_of_jetbrains_continues_the_document(world: World) 
         still_known(world, "/memory/f", before, texts)
 
 
+def test_a_backup_whose_time_is_over_is_not_taken_up_again(world: World) -> None:
+    """Its own name, and one that a new file comes to by rename, are new documents, which can be written."""
+    for name, backup in (("f", "f~"), ("g", "g.bak")):
+        world.write(ALICE, f"/memory/{name}", b"old")
+        node = world.node(ALICE, f"/memory/{name}").id
+        world.do(ALICE, "set_ttl", node=node, expires=world.clock() + 2 * 10**9)
+        before = world.document(ALICE, f"/memory/{name}").id
+        world.rename(ALICE, f"/memory/{name}", f"/memory/{backup}")
+        world.clock.advance(3)
+        if name == "f":
+            world.create(ALICE, "/memory/f")
+        else:
+            world.create(ALICE, "/memory/tmp")
+            world.rename(ALICE, "/memory/tmp", "/memory/g")
+        world.edit(ALICE, f"/memory/{name}", ["w", 0, b"new"], handle=5)
+        assert world.history(ALICE, f"/memory/{name}") == [b"new"]
+        assert world.node(ALICE, f"/memory/{name}").expires is None
+        assert world.document(ALICE, f"/memory/{name}").id != before
+
+
 def test_a_name_used_anew_later_or_by_a_stranger_is_a_new_document(world: World) -> None:
     before = known(world, "/memory/f")
     world.rename(ALICE, "/memory/f", "/memory/f~")

@@ -71,7 +71,7 @@ class World:
         wait(lambda: self.machine.daemon.family().get("alice", old) != old)
         wait(lambda: self.machine.daemon.state("alice") == "ready")
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         return self.door.call(method, **arguments)
 
     def command(self, *words: str) -> None:

@@ -160,6 +160,12 @@ def test_a_bad_body_is_refused_with_a_reason(web: Web, body: bytes) -> None:
     assert got.status == 400 and got.json["error"]["reason"], got
 
 
+def test_an_unknown_argument_is_named_whatever_its_name(web: Web) -> None:
+    for name in ("nothing", "method", "self", "memory", "name", "arguments", "caller"):
+        got = web.ask("POST", "/api/tags", {name: 1}, web.token("alice"))
+        assert got.status == 400 and name in got.json["error"]["reason"], got
+
+
 def test_text_with_many_commas_is_no_body_with_many_items(web: Web) -> None:
     got = web.call(web.token("alice"), "write", path="/private/commas.csv", data="1," * 300_000)
     assert got.status == 200, got

@@ -476,6 +476,10 @@ def test_a_question_is_asked_in_a_file_of_its_own(place: Place, alice: Path, bob
     echo("something else entirely", bob / ":ask/my question")
     assert "RSI above 70" not in cat(bob / ":ask/my question")
     (bob / ":ask/my question").unlink()
+    echo("What about RSI?", bob / ":ask/short?max_tokens=300")
+    assert os.listdir(bob / ":ask") == ["short"] and "RSI above 70" in cat(bob / ":ask/short")
+    (bob / ":ask/short?max_tokens=300").unlink()
+    assert os.listdir(bob / ":ask") == []
     assert code_of(cat, bob / ":ask/my question") == errno.ENOENT
 
 

@@ -148,7 +148,7 @@ class LocalCall:
     def __init__(self, door: LocalDoor) -> None:
         self._door = door
 
-    def door(self, method: str, **arguments: Any) -> Any:
+    def door(self, method: str, /, **arguments: Any) -> Any:
         return self._door.call(method, **arguments)
 
     def progress(self, done: float, total: float, message: str) -> None:

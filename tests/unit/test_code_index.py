@@ -81,7 +81,7 @@ class Door:
     def agent(self) -> str:
         return self.memory.who.name
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         return methods.call(self.memory, method, arguments)
 
 
@@ -355,7 +355,7 @@ def test_meaning_decides_where_words_say_as_much_and_is_said_to_be_missing(world
     class Meaning(Door):
         cosines: list[float] | None = None
 
-        def call(self, method: str, **arguments: Any) -> Any:
+        def call(self, method: str, /, **arguments: Any) -> Any:
             if method != "nearness":
                 return super().call(method, **arguments)
             asked.extend(arguments["texts"])

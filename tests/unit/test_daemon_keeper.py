@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer, verify
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.errors import StoreFailed
 from avmfs.search.indexer import PIECE
 from avmfs.store.client.client import Submitter
 from avmfs.store.identity import OPERATOR
@@ -324,6 +325,26 @@ def test_an_idle_keeper_commits_nothing(house: House) -> None:
     for _ in range(5):
         house.work()
     assert house.applying.submitted == []
+
+
+def test_damage_is_in_the_log_once_however_often_it_is_met(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps: Iterator[str | StoreFailed] = iter(
+        ["its bytes", StoreFailed("disk I/O error"), "its bytes", "its pages", "its bytes"]
+    )
+
+    def step() -> bool:
+        if (met := next(steps, None)) is None:
+            house.keeper.stop()
+            return False
+        house.keeper.wake()
+        raise met if isinstance(met, StoreFailed) else database.damaged(met, "/memory/keeper")
+
+    monkeypatch.setattr(house.keeper, "step", step)
+    house.keeper.run()
+    said = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert said == ["/memory/keeper: its bytes", "disk I/O error", "/memory/keeper: its pages"]
 
 
 def test_what_has_expired_is_reaped(house: House) -> None:

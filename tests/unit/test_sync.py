@@ -149,7 +149,7 @@ class Meddling(Door):
 
     before: Any = None
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         if method in ("put", "remove") and self.before is not None:
             self.before()
         return super().call(method, **arguments)

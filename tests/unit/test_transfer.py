@@ -34,7 +34,7 @@ class Door:
     def agent(self) -> str:
         return self.memory.who.name
 
-    def call(self, method: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, **arguments: Any) -> Any:
         self.calls += 1
         return methods.call(self.memory, method, arguments)
 

@@ -76,6 +76,7 @@ def test_the_nearest_are_those_of_the_definition() -> None:
 def test_above_the_limit_one_bit_per_number_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = directions(12_000, dimension=384)
     queries = rows[:20] + 0.03 * np.random.default_rng(1).standard_normal((20, 384)).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     table = filled(rows)
     hits = 0
     for query in queries:
@@ -116,6 +117,14 @@ def test_a_cosine_does_not_depend_on_where_its_row_stands() -> None:
         shuffled.remove(passage)
     assert shuffled.put((p, OURS, rows[p - 1].tobytes()) for p in range(1, 4500, 3)) == []
     assert same(ask(filled(rows), query, 4500), ask(shuffled, query, 4500))
+
+
+def test_no_cosine_is_above_1() -> None:
+    """A row of a table against itself, whose numbers of 16 bits may be longer than 1."""
+    rows = directions(200, seed=3)
+    table = filled(rows)
+    found = [ask(table, row, 1).cosines.max() for row in rows]
+    assert max(found) == 1.0 and min(found) > 1 - OFF
 
 
 def test_all_that_tie_with_the_last_are_there() -> None:

@@ -287,8 +287,9 @@ def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
         return None
     rows: list[Any] = tx.db.execute(
         "select node.id, node.name from document join node on node.id = document.node"
-        " where away_parent = ?1 and away_name = ?2 and away_at > ?3 and parent = ?1 order by away_at desc",
-        (parent, name, tx.now - AWAY_WITHIN_NS),
+        " where away_parent = ?1 and away_name = ?2 and away_at > ?3 and parent = ?1"
+        " and (expires is null or expires > ?4) order by away_at desc",
+        (parent, name, tx.now - AWAY_WITHIN_NS, tx.now),
     ).fetchall()
     for backup, now_named in rows:
         held = tx.node(backup)

@@ -7,7 +7,6 @@ come to them, or they are written again. Called by whoever reads or writes conte
 
 from __future__ import annotations
 
-import logging
 import struct
 import zlib
 from collections.abc import Iterator
@@ -18,9 +17,8 @@ import apsw
 from avmfs import paths
 from avmfs.errors import StoreFailed
 from avmfs.store.rows import deltas
+from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
-
-log = logging.getLogger(__name__)
 
 crc = zlib.crc32
 
@@ -28,7 +26,6 @@ TABLES: Final = ("body", "block", "tail", "version")
 _COLUMN: Final = {"version": "body", "past_version": "body"}
 _MIGRATED: Final = "unsummed"  # a setting: tables of which the keeper has not come to the end
 _DEEPEST: Final = 4096  # of a tree that may be a circle
-_SAID: set[int] = set()  # nodes whose damage is in this process's log
 
 
 def checked(db: apsw.Connection, node: int, data: bytes | None, expected: int | None) -> bytes:
@@ -41,13 +38,10 @@ def checked(db: apsw.Connection, node: int, data: bytes | None, expected: int | 
 def damaged(db: apsw.Connection, node: int, what: str) -> StoreFailed:
     """The error, which the log has once."""
     try:
-        path = path_of(db, node)
+        path = paths.text(_place(db, node))  # as it is: an error escapes it
     except apsw.Error as e:
         path = f"node {node} ({e})"
-    if node not in _SAID:
-        _SAID.add(node)
-        log.error("%s: damaged: %s; avm doctor finds what else is, avm repair saves the rest", path, what)
-    return StoreFailed(f"damaged: {what}", path)
+    return database.damaged(f"damaged: {what}", path)
 
 
 def decoded(db: apsw.Connection, node: int, encoding: int, body: bytes | None, size: int, newer: bytes) -> bytes:
@@ -59,7 +53,11 @@ def decoded(db: apsw.Connection, node: int, encoding: int, body: bytes | None, s
 
 
 def path_of(db: apsw.Connection, node: int) -> str:
-    """As far up as it can be followed."""
+    """For a person, as far up as it can be followed."""
+    return paths.printable(_place(db, node))
+
+
+def _place(db: apsw.Connection, node: int) -> bytes:
     names: list[bytes] = []
     at: int | None = node
     while at is not None and at != ROOT and len(names) < _DEEPEST:
@@ -68,7 +66,7 @@ def path_of(db: apsw.Connection, node: int) -> str:
             break
         at = row[0]
         names.append(bytes(row[1]))
-    return paths.printable(paths.join(tuple(reversed(names))))
+    return paths.join(tuple(reversed(names)))
 
 
 def wrong(db: apsw.Connection) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -21,6 +21,7 @@ from avmfs.store.files.io import sync_directory
 from avmfs.store.schema import tables
 
 log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # a command or a program that keeps no log has the error, or asks ``MET``
 
 _FULL = "the disk that holds the store is full"
 
@@ -33,7 +34,7 @@ pragma secure_delete = off;
 pragma journal_size_limit = 67108864;
 """
 _STATEMENTS = 512  # prepared ones that a connection keeps
-_SAID: set[tuple[str, str]] = set()  # databases, and damage of theirs that is in this process's log
+MET: set[str] = set()  # damage that is in this process's log: the errors
 
 
 def connect(path: Path, *, writable: bool, busy_ms: int = 5000, frozen: bool = False) -> apsw.Connection:
@@ -184,9 +185,18 @@ class translated:
             raise said from error
 
 
+def damaged(reason: str, path: str) -> StoreFailed:
+    """The error, which the log has once."""
+    error = StoreFailed(reason, path)
+    if not logged(error):
+        MET.add(str(error))
+        log.error("%s; avm doctor finds what else is, avm repair saves the rest", error)
+    return error
+
+
 def logged(error: AvmError) -> bool:
-    """Return whether it is damage, which the log has once, whatever meets with it."""
-    return isinstance(error.__cause__, apsw.CorruptError)
+    """Return whether it is damage that this process's log has, whatever meets with it."""
+    return str(error) in MET
 
 
 def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
@@ -201,11 +211,7 @@ def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
         case apsw.NotADBError():
             return Invalid("not a database", path)
         case apsw.CorruptError():
-            says = f"the store is damaged: {error}"
-            if (path, says) not in _SAID:
-                _SAID.add((path, says))
-                log.error("%s: %s; avm doctor finds what, avm repair saves the rest", path, says)
-            return StoreFailed(says, path)
+            return damaged(f"the store is damaged: {error}", path)
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
             return NoSpace(_FULL, path)  # there is no room for its index of the log
         case apsw.IOError() | apsw.CantOpenError():
