@@ -50,17 +50,23 @@ def door(*, embeddings: bool = False) -> Iterator[Door]:
     agent = who_asks("operator" if nameless else given.agent, os.environ)
     elsewhere = {"AVM_AT": given.at, "AVM_CA": given.ca}
     environ = {**os.environ, **{name: value for name, value in elsewhere.items() if value is not None}}
+    before = _damage()
     opened = open_door(where, agent, environ=environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened
-        if (met := sys.modules.get("avmfs.store.schema.database")) is not None:  # this process had the store
-            for error in sorted(met.MET):
-                complain(StoreFailed(error))
+        for error in sorted(_damage() - before):
+            complain(StoreFailed(error))
         if opened.urgent and _due(opened, where.runtime_dir, given.as_json):
             sys.stdout.flush()
             print(opened.urgent, end="", file=sys.stderr)
     finally:
         opened.close()
+
+
+def _damage() -> frozenset[str]:
+    """What this process has met, if it had a store open itself."""
+    found = sys.modules.get("avmfs.store.schema.database")
+    return frozenset() if found is None else frozenset(found.MET)
 
 
 def _due(opened: Door, runtime_dir: Path, as_json: bool) -> bool:

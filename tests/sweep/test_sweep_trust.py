@@ -30,6 +30,7 @@ from avmfs.errors import AvmError
 from avmfs.mcp import registry as mcp_registry
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
+from avmfs.store.schema import database
 from tests.cli.shells import environment
 from tests.sweep.recipes import Ground, cases, command_cases, of_function
 from tests.sweep.test_sweep_doors import ELSEWHERE, LocalCall, _called, method_cases, python_cases
@@ -260,6 +261,7 @@ def test_no_method_of_the_python_class_does(copy: Callable[[], Path]) -> None:
 
 def test_no_command_does(copy: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     asked, ground, runner = Asked(), ground_of(), CliRunner()
+    monkeypatch.setattr(database, "MET", {"/memory/elsewhere.md: damaged"})  # by another command of this process
     for name in sorted(COMMANDS.keys() - ELSEWHERE):
         for key, value in {**environment(copy()), "AVM_AGENT": "bob"}.items():
             monkeypatch.setenv(key, value)
