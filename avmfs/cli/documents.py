@@ -71,8 +71,8 @@ def diff_(path: str, older: str | None, newer: str | None, at: str | None) -> No
         after = newest if newer is None else _version(newer)
         before = None if older is None else _version(older)
         found = memory.call("history", path=path, limit=1, older=before, newer=after)
-        before = max(after - 1, 0) if before is None else before
-        value = {"path": found["path"], "older": before, "newer": after, "diff": found["diff"]}
+        shown = max(after - 1, 0) if before is None else before
+        value = {"path": found["path"], "older": shown, "newer": after, "diff": found["diff"]}
         show(value, found["diff"])
 
 

@@ -49,9 +49,13 @@ class Mailbox:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """/:ask/NAME, an ephemeral file of this agent; ``name`` may carry recall parameters."""
+    """/:ask/NAME, an ephemeral file of this agent; ``name`` may carry recall parameters, ``stem`` is without them."""
 
     name: bytes
+
+    @property
+    def stem(self) -> bytes:
+        return self.name.partition(b"?")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,7 @@ def _mailbox(reader: Reader, name: bytes) -> Mailbox:
 
 
 def _question(memory: Memory, name: bytes) -> Question:
-    if paths.text(name.partition(b"?")[0]) not in memory.questions:
+    found = Question(name)
+    if paths.text(found.stem) not in memory.questions:
         raise NotFound(path=paths.text(name))
-    return Question(name)
+    return found

@@ -210,7 +210,7 @@ class Tree:
         with self._errors:
             if isinstance(where, Place) and where.name == ASK:
                 with self.memory.mutex:
-                    if self.memory.questions.pop(paths.text(name.partition(b"?")[0]), None) is None:
+                    if self.memory.questions.pop(paths.text(Question(name).stem), None) is None:
                         raise NotFound(path=paths.text(name))
                 return
             parent = self._directory(where, name, removing=True)
@@ -354,9 +354,9 @@ class Tree:
         with self._errors if isinstance(where, Real) else self._of_views:
             if isinstance(where, Place) and where.name == ASK:
                 self.require_writable()
-                stem = paths.check_name(name).partition(b"?")[0]
-                virtual_handles.ask(self.memory, paths.text(paths.check_name(stem)), "")
-                return Question(name), self._open_question(name, False, True)
+                asked = Question(paths.check_name(name))
+                virtual_handles.ask(self.memory, paths.text(paths.check_name(asked.stem)), "")
+                return asked, self._open_question(name, False, True)
             parent = self._directory(where, name)
             if isinstance(where, Real) and (parts := self.sources.taken(where.node, name)) is not None:
                 node = self.sources.place(where.node, name, parts)

@@ -31,7 +31,7 @@ from avmfs.errors import (
     OverQuota,
     Stale,
 )
-from avmfs.node import Kind
+from avmfs.node import Change, Kind
 from avmfs.store.commands import names as command_names
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.nodes import node_of
@@ -575,6 +575,12 @@ def test_moving_a_directory_moves_the_scope_of_all_below(world: World) -> None:
     assert [change.op for change in rows if change.path == b"/memory/d"] == ["remove", "create"]
 
 
+def changes(world: World, who: Principal, after: int) -> list[Change]:
+    """What ``who`` is told below /memory since then, in its order."""
+    with world.reading(who) as reader:
+        return reader.changes(MEMORY, after_seq=after, newest_first=False)
+
+
 def test_what_is_below_a_directory_that_changes_hands_is_told_file_by_file(world: World) -> None:
     """As of a file that moves by itself: who sees it now is told that it came, who does not any more that it went; and
     nobody where it was or is while it is not theirs to see."""
@@ -586,8 +592,7 @@ def test_what_is_below_a_directory_that_changes_hands_is_told_file_by_file(world
     names = [b"", b"/a.md", b"/l", b"/s/t/b.md"]
 
     def told(who: Principal, after: int) -> list[tuple[str, bytes, int | None]]:
-        with world.reading(who) as reader:
-            rows = reader.changes(MEMORY, after_seq=after, newest_first=False)
+        rows = changes(world, who, after)
         assert all(change.other is None for change in rows)
         return [(change.op, change.path, change.document) for change in rows]
 
@@ -610,9 +615,7 @@ def test_what_is_below_two_directories_that_are_exchanged_is_told_file_by_file(w
         world.write(ALICE, path, b"x")
     before = world.newest_seq()
     world.rename(ALICE, ours, theirs, EXCHANGE)
-    with world.reading(BOB) as reader:
-        rows = reader.changes(MEMORY, after_seq=before, newest_first=False)
-    assert [(change.op, change.path) for change in rows] == [
+    assert [(change.op, change.path) for change in changes(world, BOB, before)] == [
         ("rename", b"/memory/shared/d"),
         ("remove", b"/memory/shared/d/both"),
         ("remove", b"/memory/shared/d/ours"),
@@ -627,9 +630,7 @@ def test_of_what_is_below_a_directory_only_what_changes_hands_is_told(build: Bui
         world.write(ALICE, path, b"x")
     before = world.newest_seq()
     world.rename(ALICE, "/memory/d", "/memory/e")
-    with world.reading(BOB) as reader:
-        rows = reader.changes(MEMORY, after_seq=before, newest_first=False)
-    assert [(change.op, change.path) for change in rows] == [
+    assert [(change.op, change.path) for change in changes(world, BOB, before)] == [
         ("remove", b"/memory/d/kept/f"),
         ("rename", b"/memory/e"),
         ("create", b"/memory/e/kept/f"),

@@ -456,29 +456,23 @@ def test_of_two_that_were_renamed_away_from_a_name_the_later_one_comes_back(worl
     assert world.document(ALICE, "/memory/f").id == document.id
 
 
-def test_sed_with_a_backup_suffix_continues_the_document(world: World) -> None:
+@pytest.mark.parametrize(
+    ("new", "old", "removes"), [("sedXYZ", "f.bak", False), ("f___jb_tmp___", "f___jb_old___", True)]
+)
+def test_a_save_that_writes_beside_and_renames_twice_continues_the_document(
+    world: World, new: str, old: str, removes: bool
+) -> None:
+    """sed with a backup suffix, and the older safe write of JetBrains, which removes the old file in the end."""
     before = known(world, "/memory/f")
     texts = []
     for number in range(3):
         world.clock.advance(60)
         texts.append(b"edited %d" % number)
-        world.write(ALICE, "/memory/sedXYZ", texts[-1])
-        world.rename(ALICE, "/memory/f", "/memory/f.bak")
-        world.rename(ALICE, "/memory/sedXYZ", "/memory/f")
-        still_known(world, "/memory/f", before, texts)
-
-
-def test_the_older_safe_write_of_jetbrains_continues_the_document(world: World) -> None:
-    """It writes beside, renames the old file away and the new one to its name, and removes the old one."""
-    before = known(world, "/memory/f")
-    texts = []
-    for number in range(2):
-        world.clock.advance(60)
-        texts.append(b"edited %d" % number)
-        world.write(ALICE, "/memory/f___jb_tmp___", texts[-1])
-        world.rename(ALICE, "/memory/f", "/memory/f___jb_old___")
-        world.rename(ALICE, "/memory/f___jb_tmp___", "/memory/f")
-        world.unlink(ALICE, "/memory/f___jb_old___")
+        world.write(ALICE, f"/memory/{new}", texts[-1])
+        world.rename(ALICE, "/memory/f", f"/memory/{old}")
+        world.rename(ALICE, f"/memory/{new}", "/memory/f")
+        if removes:
+            world.unlink(ALICE, f"/memory/{old}")
         still_known(world, "/memory/f", before, texts)
 
 

@@ -226,8 +226,7 @@ def test_the_past_is_what_a_plain_copy_of_it_was(world: World, seed: int) -> Non
     for name, was in named.items():
         assert world.at(OPERATOR, name) == was
         world.store.submit(OPERATOR, "remove_snapshot", name=name)
-    while world.store.submit(OPERATOR, "trim_past")["more"]:
-        pass
+    _trim(world)
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
 
 
@@ -420,6 +419,12 @@ def _discard(world: World) -> None:
     world.node(ALICE, "trash/shared/plan")
 
 
+def _trim(world: World) -> None:
+    """The keeper's steps, until nothing is left to forget."""
+    while world.store.submit(OPERATOR, "trim_past")["more"]:
+        pass
+
+
 def _rename(world: World, source: str, target: str) -> None:
     (here, _, name), (there, _, new) = source.rpartition("/"), target.rpartition("/")
     at, to = world.node(ALICE, here).id, world.node(ALICE, there).id
@@ -488,15 +493,13 @@ def test_what_was_private_stays_so_in_a_snapshot_and_is_gone_with_it(world: Worl
     world.do(OPERATOR, "remove_snapshot", name="draft-two")
     ENDS["removed"](world)
     world.now += 40 * DAY
-    while world.store.submit(OPERATOR, "trim_past")["more"]:
-        pass
+    _trim(world)
     hers = {1: b"draft one", 3: b"for all"}  # as snapshots have them
     assert (_told(world, BOB, "s"), _told(world, ALICE, "s")) == ({3: b"for all"}, hers)
     assert (world.rows("veil"), world.rows("past_version")) == (1, 2)
     for name in ("s", "draft-one", "for-all"):
         world.do(OPERATOR, "remove_snapshot", name=name)
-    while world.store.submit(OPERATOR, "trim_past")["more"]:
-        pass
+    _trim(world)
     assert world.rows("veil") == world.rows("past_version") == 0
 
 
@@ -510,8 +513,7 @@ def test_what_is_forgotten_of_the_past_unveils_nothing_of_a_file_that_is_there(t
     assert world.rows("past_version") == 1
     world.do(ALICE, "remove_snapshot", name="mine")
     world.now += 40 * DAY
-    while world.store.submit(OPERATOR, "trim_past")["more"]:
-        pass
+    _trim(world)
     assert (world.rows("past_version"), world.rows("veil")) == (0, 1)
     with world.store.reading(BOB) as reader:
         document = found(reader, "memory/shared/plan").document
