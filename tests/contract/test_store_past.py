@@ -561,6 +561,24 @@ def test_what_is_aside_is_in_no_list_of_then_and_there_by_name(world: World) -> 
         assert listed == {entry.node.name for entry, _ in reader.listing(ROOT, limit=99, offset=0)[0]}
 
 
+def test_what_is_counted_of_then_is_what_one_sees(world: World) -> None:
+    """No version that is hidden, and of the whole tree nothing that is aside, as today."""
+    then = _published(world)
+    world.write(ALICE, "memory/shared/thrown", b"for all, too")
+    world.now += 2 * YOUNG_NS
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/shared").id, name=b"thrown", trash=True)
+    later = Moment(world.seq(), world.now)
+    for who, seen in ((BOB, 1 + 1), (ALICE, 3 + 1)):
+        for moment in (then, later):
+            with world.store.reading_at(who, moment) as reader:
+                counts = reader.counts(ROOT)
+                assert (counts.files, counts.versions) == (2, seen)
+                listed, _ = reader.listing(ROOT, limit=9, offset=0, query="for all")
+                assert [entry.path for entry, _ in listed] == [b"/memory/shared/plan"]
+        with world.store.reading(who) as reader:
+            assert (reader.counts(ROOT).files, reader.counts(ROOT).versions) == (2, seen)
+
+
 def test_links_of_then_and_what_has_ended_are_told(world: World) -> None:
     world.write(ALICE, "memory/a", b"a")
     b = world.write(ALICE, "memory/b", b"b")

@@ -347,12 +347,12 @@ class PastReader(Reader):
         return None if node.document is None else self.document(node).handle
 
     def _below(self, under: int) -> list[Node]:
-        """All that could be seen below a directory."""
+        """All that could be seen below a directory; of the whole tree, without what is aside."""
         found: list[Node] = []
         waiting = [under]
         while waiting:
             calls.go_on()
-            below = self.children(waiting.pop())
+            below = [node for node in self.children(waiting.pop()) if under != ROOT or node.id not in ASIDE]
             found += below
             waiting += [node.id for node in below if node.kind is Kind.DIRECTORY]
         return found
@@ -360,8 +360,9 @@ class PastReader(Reader):
     def counts(self, under: int) -> Counts:
         found = self._below(under)
         files = [node for node in found if node.kind is Kind.FILE]
-        versions = sum((self._state(node.id) or (node, 0))[1] for node in files)
-        links = sum(1 for node in files if node.document for link in self.links(node.document) if link.outgoing)
+        documents = [node.document for node in files if node.document is not None]
+        versions = sum(len(self.versions(document)) for document in documents)
+        links = sum(link.outgoing for document in documents for link in self.links(document))
         directories, symlinks = (sum(node.kind is kind for node in found) for kind in (Kind.DIRECTORY, Kind.SYMLINK))
         size, tags = sum(node.size for node in files), tuple(self._tagged(files))
         return Counts(len(files), directories, symlinks, size, versions, tags, links, 0, 0)
