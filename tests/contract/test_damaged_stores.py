@@ -558,6 +558,35 @@ def test_doctor_finds_it_and_repair_saves_the_rest(made: Path, tmp_path: Path, r
     assert run("repair")[1]["state"] == "sound"
 
 
+def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Path, run: Run) -> None:
+    """The log names them by number: under a number given anew its rows would show to others."""
+    agents = [Principal(name) for name in ("carol", "dave", "erin", "frank")]
+    store = opened(clean)
+    for who in agents:
+        store.submit(who, "enroll")
+        at = [b"memory", b"private", who.name.encode()]
+        store.submit(who, "write_path", path=[*at, b"secret-of-%s.md" % who.name.encode()], data=b"x")
+    store.close()
+    with contextlib.closing(sqlite3.connect(clean)) as db:
+        [root] = db.execute("select rootpage from sqlite_schema where name = 'scope'").fetchone()
+    poke(clean, (root - 1) * 4096, b"\xa5" * 4096)
+    assert run("repair", "--accept-loss")[1]["state"] == "repaired"
+    store = opened(clean)
+    try:
+        for who in agents:
+            store.submit(who, "write_path", path=[b"memory", b"private", who.name.encode(), b"new.md"], data=b"y")
+        for who in agents:
+            with store.reading(who) as reader:
+                told = {change.path for change in reader.changes(tables.ROOT, limit=10_000)}
+                named = reader.child(4, who.name.encode())
+                assert named is not None and len(reader.children(named.id)) == 2  # its own is there, as before
+            assert b"/memory/private/%s/new.md" % who.name.encode() in told
+            private = [path for path in told if path.startswith(b"/memory/private/")]
+            assert [path for path in private if not path.startswith(b"/memory/private/%s" % who.name.encode())] == []
+    finally:
+        store.close()
+
+
 # What is beside the store ----------------------------------------------------------------------------------------
 
 

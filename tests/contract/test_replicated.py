@@ -19,6 +19,7 @@ from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.sharedlog.protocol import InDoubt, Unreachable
 from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
 from tests.contract.memory_log import MemoryLog, MemoryServer
@@ -400,3 +401,19 @@ def test_what_was_refused_in_a_transaction_is_not_in_its_record(hosts: Hosts) ->
     a.commit()
     hosts.equal()
     assert names(b) == ["three.md"]
+
+
+def test_each_purge_is_due_on_each_host(hosts: Hosts) -> None:
+    """Also where the host that purges has not written its own file anew since the last one, and the other has."""
+    a, b = hosts.open("a"), hosts.open("b")
+    for name in ("one.md", "two.md"):
+        node = write(a, name, b"the canary of %s " % name.encode() * 50)["node"]
+        hosts.equal()
+        a.alone(ALICE, "purge", {"nodes": [node], "documents": []})
+        b._unapplied = True
+        b.resolve()
+        assert rewriting.due(a.db) and rewriting.due(b.db)
+        rewriting.rewrite(b.path)
+        assert rewriting.due(a.db) and not rewriting.due(b.db)
+    files = [b.path, b.path.with_name(b.path.name + "-wal")]
+    assert not any(b"the canary" in path.read_bytes() for path in files if path.exists())

@@ -65,6 +65,14 @@ _TIDY: Final = (
 )
 
 
+_SCOPED: Final = ("node", "log", "veil", "past", "passage", "vector", "topic", "sole", "scope_stat")
+_LOST_SCOPES: Final = (
+    f"select max(scope) from ({' union all '.join(f'select scope from {table}' for table in _SCOPED)}"
+    " union all select json_extract(value, '$[6]') from past_said where what = 'document')"
+    f" where scope <> {NOBODYS} and scope not in (select id from scope)"
+)
+
+
 @dataclass(slots=True)
 class Losses:
     """What was lost, as lines; ``kept`` are contents that are not what was written, and stay as they are; so many
@@ -127,10 +135,7 @@ def _entries(db: apsw.Connection, lost: Losses) -> None:
     unlinked = "select {} from node where parent is null and id <> 1"
     db.execute(f"delete from body where id in ({unlinked.format('body')})")
     db.execute(f"delete from node where id in ({unlinked.format('id')})")
-    scope = db.execute("select id from scope order by id limit 1").get
-    if scope is None:
-        db.execute("insert into scope(id, spec) values(1, '*=none')")
-        scope = 1
+    scope = _hidden(db) or db.execute("select id from scope order by id limit 1").get
     db.execute("update node set scope = ? where scope not in (select id from scope)", (scope,))
     now = time.time_ns()
     for fixed in FIXED:
@@ -147,6 +152,18 @@ def _entries(db: apsw.Connection, lost: Losses) -> None:
     for node, name, owner in stray:
         _place(db, node, bytes(name), owner or NOBODY)
         lost.gone.append(f"the directory of {paths.printable(bytes(name))}: it is at {checksums.path_of(db, node)}")
+
+
+def _hidden(db: apsw.Connection) -> int | None:
+    """Where classes are lost that rows name: one that nobody sees, numbered above all of them. Their numbers are given
+    to no other class, so what names one (the log, the past) is hidden as long as it is kept."""
+    last = db.execute(_LOST_SCOPES).get
+    if last is None and db.execute("select 1 from scope").get:
+        return None
+    number = 1 + max(last or 0, db.execute("select max(id) from scope").get or 0)
+    # A spelling that no class is interned under; of an earlier repair's, too, the number is given to no other.
+    db.execute("insert or replace into scope(id, spec) values(?, '*=none;!')", (number,))
+    return number
 
 
 def _directory(db: apsw.Connection, parent: int, name: bytes, owner: str | None) -> int:

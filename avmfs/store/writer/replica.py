@@ -129,6 +129,9 @@ class Replica:
                 self.db.execute("delete from terms where rowid = ?", (passage,))
             else:
                 self.db.execute("insert into terms(rowid, t) values(?, ?)", (passage, text))
+        if any(row[2] == "purge" for row in rows):
+            # Where whoever purged was due already, the record changes a row that this host has no more.
+            self.db.execute("insert or replace into setting(key, value) values('unwiped', '1')")
         done.rows += [(row[0], row[1], row[2], row[3]) for row in rows]
         done.events += [Event(b"", *event) for event in events]
 
