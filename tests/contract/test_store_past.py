@@ -15,7 +15,7 @@ from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Policy, Principal
 from avmfs.cli.past import place
-from avmfs.errors import AvmError, NotFound
+from avmfs.errors import AvmError, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
@@ -26,11 +26,11 @@ from avmfs.store.commands import past
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
-from avmfs.store.repair import rebuild
+from avmfs.store.repair import rebuild, traces
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
-from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.tx.transaction import _FEW_VERSIONS, IndexRules
 from avmfs.text.tokens import TokenCounter
 from avmfs.vfs import address, listings
 
@@ -703,3 +703,61 @@ def test_a_directory_has_the_times_of_then_however_fast_names_leave_it(world: Wo
         then = world.at(ALICE, Moment(seq, world.now))
         assert {path: told for path, told in then.items() if b"busy" in path or b"quiet" in path} == was
         assert then[b"/memory/busy/f9"][6] == ("last",)
+
+
+def test_what_was_small_before_a_hole_is_kept_and_read_at_its_own_size(world: World) -> None:
+    """The writer has a terabyte in memory for none of it; a version of that size is read in pieces."""
+    hole, block = 1 << 40, 256 * 1024
+    node = world.write(ALICE, "memory/f", b"hello, v1\n")
+    world.do(OPERATOR, "snapshot", name="small")
+
+    def commit(number: int, *edits: list[Any]) -> None:
+        world.do(ALICE, "commit", node=node, handle=number, edits=list(edits))
+
+    commit(1, ["w", 3 * block, b"far off"], ["t", hole])
+    world.do(OPERATOR, "snapshot", name="large")
+    for number in range(2, 2 * _FEW_VERSIONS):
+        commit(number, ["w", number, b"x"])
+    with world.store.reading(ALICE) as reader:
+        document = reader.node(node).document
+        assert document is not None
+        with pytest.raises(TooBig):
+            reader.version_bytes(document, reader.versions(document)[0].number)
+        small, large = reader.moment("small"), reader.moment("large")
+    with world.store.reading_at(ALICE, small) as reader:
+        assert reader.read(node, 0, 100) == b"hello, v1\n" == reader.version_bytes(document, 1)
+    with world.store.reading_at(ALICE, large) as reader:
+        assert reader.read(node, 0, 12) == b"hello, v1\n\0\0"
+        assert reader.read(node, 3 * block - 2, 11) == b"\0\0far off\0\0" == b"\0\0" + reader.read(node, 3 * block, 9)
+        assert reader.read(node, hole - 2, 100) == b"\0\0"
+    assert len(list(traces.of(world.path, "hello, v1"))) >= 1
+    with pytest.raises(TooBig):  # nobody has read it whole
+        world.do(ALICE, "write_path", path=[b"memory", b"f"], data=b"y", instead_of=b"0" * 32)
+    world.do(OPERATOR, "remove_snapshot", name="large")
+    world.do(OPERATOR, "remove_snapshot", name="small")
+    world.now += 40 * DAY
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=b"f")
+    world.now += 40 * DAY
+    while world.do(OPERATOR, "trim_past")["more"]:
+        pass
+    assert world.rows("block") == world.rows("shared") == world.rows("past_version") == 0
+
+
+def test_of_a_file_that_was_saved_by_rename_more_often_than_is_kept_the_old_bytes_are_gone(tmp_path: Path) -> None:
+    """Nothing is damaged: what the temporary file said is the document's version, which has been trimmed."""
+    world = World(tmp_path / "avm.db", versions=_FEW_VERSIONS)
+    there = world.node(ALICE, "memory").id
+    world.write(ALICE, "memory/f", b"text")
+    moments = []
+    for number in range(_FEW_VERSIONS + 4):
+        node = world.write(ALICE, "memory/f.new", b"text %d" % number)
+        moments.append((Moment(world.seq(), world.now), node))
+        world.do(ALICE, "rename", parent=there, name=b"f.new", new_parent=there, new_name=b"f", flags=0)
+    (first, gone), (last, kept) = moments[0], moments[-1]
+    with world.store.reading_at(ALICE, last) as reader:
+        assert reader.read(kept, 0, 99) == b"text %d" % (_FEW_VERSIONS + 3)
+    with world.store.reading_at(ALICE, first) as reader, pytest.raises(NotFound, match="no longer kept"):
+        reader.read(gone, 0, 99)
+    with world.store.reading_at(ALICE, first) as reader:
+        assert b"/memory/f.new" in [entry.path for entry, _ in reader.listing(there, limit=9, offset=0)[0]]
+    list(traces.of(world.path, "whatever"))  # looks at every version

@@ -8,11 +8,11 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, NotFound, OverQuota
 from avmfs.localtime import DAY_NS
 from avmfs.store.commands import command
-from avmfs.store.rows import content, deltas, kept_versions, version_visibility
+from avmfs.store.rows import content, deltas, version_visibility
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.rows.parts import Parts
 from avmfs.store.schema.tables import ROOT
-from avmfs.store.tx.states import restate
+from avmfs.store.tx.states import restate, standing_alone
 from avmfs.store.tx.transaction import Tx
 
 SNAPSHOTS = 256  # of one agent
@@ -157,7 +157,7 @@ def _horizon(tx: Tx) -> int:
     found = 0
     if oldest is not None and (oldest[1] is None or oldest[1] <= before):
         found = tx.db.execute("select max(seq) from log where at <= ? and seq >= ?", (before, oldest[0])).get or 0
-    size = "iif(encoding = 4, size, length(body))"
+    size = f"iif(encoding = 4, {content.MAPPED}, length(body))"
     over = (tx.db.execute(f"select sum({size}) from past_version").get or 0) - tx.index.past_bytes
     rows = tx.db.execute(f"select until, {size} from past_version order by id")
     while over > 0:
@@ -178,9 +178,7 @@ def _release(tx: Tx, row: int) -> int:
     ).get
     alone = before is not None and not deltas.self_contained(before)
     if alone:
-        data = kept_versions.read(tx.db, document, number - 1)
-        assert data is not None
-        restate(tx.db, document, number - 1, *deltas.keyframe(data))
+        restate(tx.db, document, number - 1, *standing_alone(tx.db, document, number - 1))
     if encoding == Encoding.MAP:
         content.release_map(tx.db, body)
     return 20 if alone else 1

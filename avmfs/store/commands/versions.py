@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from avmfs.errors import Stale
+from avmfs.errors import Stale, TooBig
 from avmfs.node import Node
-from avmfs.store.rows import checksums, content, deltas, version_visibility
+from avmfs.store.rows import checksums, content, deltas, kept_versions, version_visibility
 from avmfs.store.rows.content import Edit
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
@@ -22,6 +22,7 @@ from avmfs.store.tx.transaction import Tx, new_id
 from avmfs.text import segment
 from avmfs.trust import Origin
 
+_PIECE = 4 * 1024 * 1024
 AMEND_WITHIN_NS = 1_000_000_000  # a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
 TAGS_MAX, LINKS_MAX = 256, 1000  # of a document; links that lead from it
@@ -82,8 +83,14 @@ def whole(tx: Tx, node: Node) -> bytes:
 
 
 def digest(tx: Tx, node: Node) -> bytes:
-    """The SHA-256 of a file's bytes."""
-    return hashlib.sha256(whole(tx, node)).digest()
+    """The SHA-256 of a file's bytes, by who says that it has read them all. Raises TooBig past the size
+    of what is read at once: nobody else writes meanwhile."""
+    if node.size > kept_versions.WHOLE_MAX:
+        raise TooBig(f"files of up to {kept_versions.WHOLE_MAX >> 20} MiB are compared with what was read")
+    found, large = hashlib.sha256(), extents(tx, node.id)
+    for offset in range(0, node.size, _PIECE):
+        found.update(content.read(tx.db, node.id, node.size, large, offset, _PIECE))
+    return found.digest()
 
 
 def new_document(tx: Tx, node: int, read: int | None = None) -> int:

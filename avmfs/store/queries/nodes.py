@@ -192,7 +192,7 @@ class Reader:
         self._require_document(document)
         oldest = version_visibility.oldest_seen(self._db, document, self.visible.json)
         there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
-        data = kept_versions.read(self._db, document, number) if there and number >= oldest else None
+        data = kept_versions.whole(self._db, document, number) if there and number >= oldest else None
         if data is None:
             raise Invalid(self._not_kept(document, number, oldest))
         return data

@@ -118,10 +118,13 @@ class PastReader(Reader):
         ).fetchone()
         if current is not None:
             return content.read(self._db, node, current[0], bool(current[1]), offset, length)
-        data = None if state.document is None else kept_versions.read(self._db, state.document, version)
+        data = None
+        if state.document is not None:
+            length = max(0, min(length, state.size - offset))
+            data = kept_versions.read_at(self._db, state.document, version, offset, length)
         if data is None:
             raise NotFound("its bytes of then are no longer kept", paths.text(self.path(node)))
-        return data[: state.size][offset : offset + length]
+        return data
 
     def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
         size = self.node(node).size
@@ -265,8 +268,9 @@ class PastReader(Reader):
         self.who.require("read")
         if all(each.number != number for each in self.versions(document)):
             raise Invalid(f"v{number} is not kept, or came later")
-        data = kept_versions.read(self._db, document, number)
-        assert data is not None
+        data = kept_versions.whole(self._db, document, number)
+        if data is None:
+            raise Invalid(f"v{number} is no longer kept")
         return data
 
     def tags(self, document: int) -> list[str]:

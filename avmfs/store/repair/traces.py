@@ -20,6 +20,8 @@ import apsw
 
 from avmfs.store.repair.examine import FrozenStore
 from avmfs.store.rows import content, kept_versions
+from avmfs.store.rows.deltas import Encoding
+from avmfs.store.schema.tables import BLOCK
 from avmfs.text import segment
 
 _PIECE: Final = 1 << 20
@@ -85,15 +87,28 @@ def _in_rows(db: apsw.Connection, text: str, forms: set[bytes]) -> Iterator[str]
             for form in forms:
                 if db.execute(f'select 1 from "{table}" where instr(cast("{column}" as blob), ?) limit 1', (form,)).get:
                     yield f"table {table}, {column}"
+    reach = max(map(len, forms)) - 1  # of a block, into the one before it
     large: list[Any] = db.execute("select id, size from node where extents").fetchall()
     for node, size in large:
-        if any(form in content.read(db, node, size, True, 0, size) for form in forms):
+        starts = [n * BLOCK for n, _ in content.pack_rows(db, node)]
+        starts += [at for (at,) in db.execute("select at from tail where node = ?", (node,))]
+        pieces: Iterator[bytes] = (
+            content.read(db, node, size, True, max(0, at - reach), BLOCK + reach) for at in starts
+        )
+        if any(form in piece for piece in pieces for form in forms):
             yield f"contents of node {node}"
     for table in ("version", "past_version"):
-        versions: list[Any] = db.execute(f"select document, number from {table} where body is not null").fetchall()
-        for document, number in versions:
-            data = kept_versions.read(db, document, number) or b""
-            if any(form in data for form in forms):
+        versions: list[Any] = db.execute(
+            f"select document, number, iif(encoding = {int(Encoding.MAP)}, body, null) from {table}"
+            " where body is not null"
+        ).fetchall()
+        for document, number, packed in versions:
+            if packed is None:
+                pieces = iter([kept_versions.read(db, document, number) or b""])
+            else:
+                starts = [n * BLOCK for n, _ in content.unpack_map(packed)]
+                pieces = (content.read_map(db, 0, packed, max(0, at - reach), BLOCK + reach) for at in starts)
+            if any(form in piece for piece in pieces for form in forms):
                 yield f"{table} {number} of document {document}"
     terms, passages = set(segment.terms(text)), None
     for term in terms:

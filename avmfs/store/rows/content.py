@@ -11,10 +11,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import apsw
 
+from avmfs import calls
 from avmfs.errors import TooBig
 from avmfs.store.rows import checksums
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT
@@ -110,13 +111,14 @@ def seek(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, 
     return size if appended is not None and n * BLOCK >= appended else int(min(size, n * BLOCK))
 
 
-def read_map(db: apsw.Connection, node: int, packed: bytes, size: int) -> bytes:
-    """The whole of an old version of a node's, kept as a map of blocks."""
-    whole = bytearray(size)
+def read_map(db: apsw.Connection, node: int, packed: bytes, offset: int, length: int) -> bytes:
+    """``length`` bytes from ``offset`` of an old version of a node's, kept as a map of blocks."""
+    piece = bytearray(length)
     for n, block in unpack_map(packed):
-        row: Any = db.execute("select data, crc from block where id = ?", (block,)).fetchone()
-        _paste(whole, n * BLOCK, checksums.checked(db, node, *(row or (None, None))))
-    return bytes(whole)
+        if offset < (n + 1) * BLOCK and n * BLOCK < offset + length:
+            calls.go_on()
+            _paste(piece, n * BLOCK - offset, _block(db, node, block))
+    return bytes(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +196,30 @@ def append(db: apsw.Connection, node: int, before: Applied, data: bytes) -> Appl
     return Applied(size + len(data), None)
 
 
+MAPPED: Final = f"length(body) / {_PAIR.size} * {BLOCK}"  # what the blocks of a map take up, in SQL
+
+
 def take_map(db: apsw.Connection, node: int) -> bytes:
     """The node's blocks as a version map; each block gets one owner more."""
+    return own_map(db, map_of(db, node))
+
+
+def map_of(db: apsw.Connection, node: int) -> bytes:
+    """The node's blocks as a map."""
     _fold(db, node)
-    rows = pack_rows(db, node)
-    for _, block in rows:
-        db.execute("insert into shared values(?, 1) on conflict(block) do update set others = others + 1", (block,))
-    return b"".join(_PAIR.pack(n, block) for n, block in rows)
+    return b"".join(_PAIR.pack(n, block) for n, block in pack_rows(db, node))
+
+
+def beginning_of(packed: bytes, size: int) -> bytes:
+    """The map of the first ``size`` bytes."""
+    return b"".join(_PAIR.pack(n, block) for n, block in unpack_map(packed) if n * BLOCK < size)
+
+
+def own_map(db: apsw.Connection, packed: bytes) -> bytes:
+    """Give each block of the map one owner more. Returns the map."""
+    owned = "insert into shared values(?, 1) on conflict(block) do update set others = others + 1"
+    db.executemany(owned, ((block,) for _, block in unpack_map(packed)))
+    return packed
 
 
 def release_map(db: apsw.Connection, packed: bytes) -> None:

@@ -232,15 +232,24 @@ class States(Triggers):
             (document, up_to),
         ).fetchall()
         for (number,) in rows:
-            data = kept_versions.read(self._db, document, number)
-            assert data is not None
+            stated = standing_alone(self._db, document, number)
             self._db.execute(
                 "insert or ignore into past_version(document, number, since, until, at, author, route, size, encoding)"
                 " select document, number, seq, (select seq from version where document = ?1 and number = ?2 + 1), at,"
                 " author, route, size, 1 from version where document = ?1 and number = ?2",
                 (document, number),
             )
-            restate(self._db, document, number, *deltas.keyframe(data))
+            restate(self._db, document, number, *stated)
+
+
+def standing_alone(db: apsw.Connection, document: int, number: int) -> tuple[Encoding, bytes | None]:
+    """A body of a version that needs no later one: of a large file its blocks, which get one owner more."""
+    packed = kept_versions.in_blocks(db, document, number)
+    if packed is not None:
+        return Encoding.MAP, content.own_map(db, packed)
+    data = kept_versions.read(db, document, number)
+    assert data is not None, "no version of the past that is another document's is stated anew"
+    return deltas.keyframe(data)
 
 
 def restate(db: apsw.Connection, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
