@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from avmfs.errors import Exists, NotFound
-from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+from avmfs.store.sharedlog.protocol import READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 HELD_S = 5.0
 
@@ -105,7 +105,13 @@ class MemoryLog:
     def read(self, after: int, most: int) -> list[Record]:
         server = self._asked()
         with server.changed:
-            return [record for record in server.records if record.number > after][:most]
+            found, size = [], 0
+            for record in (each for each in server.records if each.number > after):
+                if len(found) == most or size >= READ_BYTES:
+                    break
+                found.append(record)
+                size += len(record.data)
+            return found
 
     def wait(self, after: int, most_s: float) -> int:
         server = self._asked()

@@ -127,6 +127,24 @@ def test_each_backup_is_its_own_moment_and_the_oldest_go(path: Path, tmp_path: P
         backups.restore(folder, tmp_path / "x" / "avm.db", moments[0].at)
 
 
+def test_the_newest_backup_is_the_one_made_last_whatever_a_clock_said(tmp_path: Path) -> None:
+    folder, image, day = tmp_path / "kept", tmp_path / "image", 86_400 * 10**9
+
+    def made(seq: int, at: int, keep: int) -> archive.Backup:
+        image.write_bytes(bytes([seq]) * 3 * archive.PAGE)
+        with archive.held(folder):
+            found = archive.add(folder, image, seq, at, {})
+            archive.prune(folder, keep)
+        return found
+
+    made(100, 9 * day, 3)  # the clock was ahead
+    for seq in (101, 102):
+        assert made(seq, (seq - 100) * day, 3).path.exists()
+        assert archive.newest(folder).seq == seq
+    assert archive.newest(folder, 2 * day).seq == 102 and archive.newest(folder, day).seq == 101
+    assert made(103, 3 * day, 1).path.exists() and [each.seq for each in archive.backups(folder)] == [103]
+
+
 def test_pages_that_no_backup_needs_any_more_are_zeros(tmp_path: Path) -> None:
     folder, image = tmp_path / "kept", tmp_path / "image"
     pages = [b"%d secret " % number * 400 for number in range(10)]

@@ -152,6 +152,20 @@ def test_init_that_was_killed_is_done_again(tmp_path: Path, log: MemoryLog, monk
     assert len(log.snapshots()) == 1
 
 
+def test_a_store_that_has_lost_its_log_begins_another(tmp_path: Path, log: MemoryLog) -> None:
+    """Also where the first attempt was killed."""
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    shared(a, log, "two.md")
+    new = MemoryLog(MemoryServer())
+    with pytest.MonkeyPatch.context() as killed, pytest.raises(ZeroDivisionError):
+        killed.setattr(cluster, "_place", lambda *_: 1 / 0)
+        cluster.init(a, new, "a")
+    assert cluster.init(a, new, "a").number == 0 and len(new.snapshots()) == 1
+    shared(a, new, "three.md")
+    cluster.join(b, new, POLICY)
+    shared(b, new, "four.md")
+
+
 class Applying(Submitter):
     """A host's commands, as its writer applies them."""
 

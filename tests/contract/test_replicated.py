@@ -403,6 +403,17 @@ def test_what_was_refused_in_a_transaction_is_not_in_its_record(hosts: Hosts) ->
     assert names(b) == ["three.md"]
 
 
+def test_who_has_followed_meanwhile_has_lost_nothing(hosts: Hosts) -> None:
+    """Whoever follows may ask for what the writer has just had with the baton."""
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"the falcon")
+    b._unapplied = True
+    b.resolve()
+    b.follow([], b.number)
+    with pytest.raises(StoreFailed):
+        b.follow([], b.number + 1)
+
+
 def test_each_purge_is_due_on_each_host(hosts: Hosts) -> None:
     """Also where the host that purges has not written its own file anew since the last one, and the other has."""
     a, b = hosts.open("a"), hosts.open("b")

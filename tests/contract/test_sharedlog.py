@@ -6,11 +6,12 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from avmfs.errors import Exists, NotFound
-from avmfs.store.sharedlog.protocol import InDoubt, Overtaken, Record, SharedLog, Unreachable
+from avmfs.store.sharedlog.protocol import READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
 
 Opened = Callable[[], SharedLog]
@@ -174,6 +175,38 @@ def test_what_is_cut_is_gone_but_for_its_snapshot(opened: Opened) -> None:
     log.cut(4)
     assert [each.number for each in log.snapshots()] == [4] and [each.data for each in log.read(0, 9)] == [b"5"]
     append(log, b"6")
+
+
+def test_a_snapshot_is_replaced_while_others_connect(opened: Opened) -> None:
+    log, number = opened(), 3
+    append(log, b"1", b"2", b"3")
+    log.put_snapshot(number, "a", [b"first"])
+    met: list[Any] = []
+
+    def chunks() -> Iterator[bytes]:
+        yield b"sec"
+        other = opened()
+        met.extend([other.head(), [each[:3] for each in other.snapshots()], b"".join(other.snapshot(number))])
+        yield b"ond"
+
+    log.put_snapshot(number, "b", chunks())
+    assert met == [3, [(3, "a", 5)], b"first"]
+    assert [each[:3] for each in log.snapshots()] == [(3, "b", 6)] and b"".join(log.snapshot(number)) == b"second"
+
+
+def test_large_records_are_read_a_few_at_a_time(opened: Opened) -> None:
+    log, sizes = opened(), [10, 3 << 20, 3 << 20, 9 << 20, 10, 20]
+    append(log, *(b"x" * size for size in sizes))
+    found: list[int] = []
+    while len(found) < len(sizes):
+        records = opened().read(len(found), 100)
+        assert records and records[0].number == len(found) + 1
+        assert len(records) == 1 or sum(len(each.data) for each in records[:-1]) < READ_BYTES
+        found += [len(each.data) for each in records]
+    assert found == sizes
+    assert log.take(2) == 6
+    assert log.read(2, 100)[0].number == 3
+    log.give()
 
 
 def test_half_a_snapshot_is_none(opened: Opened) -> None:

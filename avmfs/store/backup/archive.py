@@ -41,10 +41,12 @@ def unheard(done: int, of: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """``at`` in ns, ``seq`` the newest change in it; ``pages`` of ``PAGE`` bytes, ``new`` of them written by this one.
-    ``about`` is what whoever made it wants to have again."""
+    """``number``: they are made in that order, whatever a clock said; 0 of those before there was one. ``at`` in ns,
+    ``seq`` the newest change in it; ``pages`` of ``PAGE`` bytes, ``new`` of them written by this one. ``about`` is what
+    whoever made it wants to have again."""
 
     path: Path
+    number: int
     at: int
     seq: int
     pages: int
@@ -88,7 +90,7 @@ def _locked(folder: Path, access: int, kind: int, busy: str) -> Iterator[None]:
 def backups(folder: Path) -> list[Backup]:
     """Oldest first; none where there is no folder. Raises StoreFailed for one that is damaged."""
     found = [_read(path)[0] for path in sorted(folder.glob(f"*{SUFFIX}"))]
-    return sorted(found, key=lambda each: (each.at, each.path.name))
+    return sorted(found, key=lambda each: (each.number, each.at, each.path.name))
 
 
 def newest(folder: Path, at: int | None = None) -> Backup:
@@ -122,6 +124,7 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], pro
                 progress(at_page, len(table) + len(new))
                 out.write(os.pread(source.fileno(), PAGE, page * PAGE))
     header = {"at": at, "seq": seq, "pages": len(table), "new": len(new), "about": about}
+    header["number"] = 1 + max((each.number for each in before), default=0)
     body = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + table.tobytes()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at // 10**9))
     path = folder / f"{stamp}-{number:08d}{SUFFIX}"
@@ -234,7 +237,7 @@ def _read(path: Path) -> tuple[Backup, Any]:
         raise StoreFailed("this is no backup, or a damaged one: remove it, and the others can be used", os.fspath(path))
     header, _, table = data[len(_MAGIC) : -32].partition(b"\n")
     said = json.loads(header)
-    made = Backup(path, said["at"], said["seq"], said["pages"], said["new"], said["about"])
+    made = Backup(path, said.get("number", 0), said["at"], said["seq"], said["pages"], said["new"], said["about"])
     return made, np.frombuffer(table, _TABLE)
 
 

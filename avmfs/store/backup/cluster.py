@@ -47,7 +47,7 @@ def init(path: Path, log: SharedLog, host: str) -> Position:
                 raise
             if found is not None and found.cluster != log.cluster():
                 raise Exists("this store is one host of another log: avm cluster leave", os.fspath(path)) from None
-        if found is None:
+        if found is None or not (log.head() or log.snapshots()):  # a new log, of a store that may have had another
             found = Position(log.cluster(), 0)
             _place(path, found)
     if not log.snapshots():

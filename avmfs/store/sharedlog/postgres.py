@@ -25,7 +25,7 @@ import psycopg
 from psycopg import errors, sql
 
 from avmfs.errors import Exists, NotFound
-from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+from avmfs.store.sharedlog.protocol import READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,12 @@ _SETTLE: Final = "update avm_snapshot set at = at where number = (select max(num
 _OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
 _TAKE: Final = "begin; select newest from avm_baton for update"  # on one way
 _AHEAD: Final = 64  # records that come with the baton
-_READ: Final = "select number, token, host, data from avm_record where number > {} order by number limit {}"
+_READ: Final = (
+    "select number, token, host, data from (select number, token, host, data,"
+    " sum(octet_length(data)) over (order by number) - octet_length(data) as before"
+    f" from (select * from avm_record where number > {{}} order by number limit {{}}) as next) as sized"
+    f" where before < {READ_BYTES} order by number"
+)
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
@@ -180,12 +185,17 @@ class PostgresLog:
             db.execute("delete from avm_host where name = %s", (host,))
 
     def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
+        # Under another number until it is there: whoever connects waits for a row that is being replaced (_SETTLE).
+        size, meanwhile = 0, -1 - number
         with self._asking(BULK_S) as db, db.transaction():
-            db.execute("delete from avm_snapshot where number = %s", (number,))
-            db.execute("insert into avm_snapshot(number, host, size) values(%s, %s, 0)", (number, host))
+            db.execute("insert into avm_snapshot(number, host, size) values(%s, %s, 0)", (meanwhile, host))
             for part, chunk in enumerate(chunks):
-                db.execute("insert into avm_chunk(number, part, data) values(%s, %s, %s)", (number, part, chunk))
-                db.execute("update avm_snapshot set size = size + %s where number = %s", (len(chunk), number))
+                db.execute("insert into avm_chunk(number, part, data) values(%s, %s, %s)", (meanwhile, part, chunk))
+                size += len(chunk)
+            db.execute("delete from avm_snapshot where number = %s", (number,))
+            db.execute("insert into avm_snapshot(number, host, size) values(%s, %s, %s)", (number, host, size))
+            db.execute("update avm_chunk set number = %s where number = %s", (number, meanwhile))
+            db.execute("delete from avm_snapshot where number = %s", (meanwhile,))
             db.execute(
                 "delete from avm_snapshot where number not in"
                 " (select number from avm_snapshot order by number desc limit %s)",

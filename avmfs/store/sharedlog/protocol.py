@@ -9,9 +9,11 @@ it. An object is one connection, for one thread at a time; it connects when it i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from avmfs.errors import Busy, ReadOnly, StoreFailed
+
+READ_BYTES: Final = 4 * 1024 * 1024  # of records that are read at once, beyond the first: a slow link has them in time
 
 
 class Unreachable(ReadOnly):
@@ -78,7 +80,7 @@ class SharedLog(Protocol):
         """Give the baton back. Never raises."""
 
     def read(self, after: int, most: int) -> list[Record]:
-        """Records above ``after``, in order, at most so many."""
+        """Records above ``after``, in order, at most so many; where they are large fewer, at least one."""
 
     def wait(self, after: int, most_s: float) -> int:
         """Return the newest number, as soon as it is above ``after`` or after ``most_s`` seconds."""

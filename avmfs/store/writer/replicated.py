@@ -223,11 +223,13 @@ class ReplicatedApplier(Applier):
         while True:
             try:
                 newest = self._asked()  # ways while nobody else can have the baton are dear: records come with it
-                if newest - self.number <= AT_ONCE:
-                    self._catch_up(newest)
+                self.require(newest, self.number)
+                if self.number < newest <= self.number + AT_ONCE:
+                    self.follow(self._log.read(self.number, AT_ONCE), newest)
+                if self.number == newest:
                     self._unapplied = False
                     return
-                self._log.give()  # nobody is to wait for that
+                self._log.give()  # nobody is to wait for what is more
                 self._catch_up(newest)
             except AvmError as e:
                 self._log.give()
@@ -258,7 +260,7 @@ class ReplicatedApplier(Applier):
 
     def follow(self, records: Sequence[Record], newest: int = 0) -> None:
         """Apply what others have appended. Between transactions."""
-        if newest and not records:
+        if newest > self.number and not records:
             raise StoreFailed(f"the shared log ends at {newest}, and has not what follows {self.number}")
         done = self.replica.apply(records)
         self._stale = True
