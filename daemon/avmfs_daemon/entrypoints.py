@@ -85,8 +85,12 @@ def run_writer(spec: ChildSpec) -> None:
         ended = threading.Event()
 
         def set_rules(message: dict[str, object]) -> None:
-            applier.set_rules(*rules_from(message))
-            runtime.tell({"done": "rules"})
+            try:
+                applier.set_rules(*rules_from(message))
+            except AvmError as e:  # the old ones are in force, and what frees space has to go on
+                runtime.tell({"done": "rules", "error": str(e)})
+            else:
+                runtime.tell({"done": "rules"})
 
         def last_commit() -> None:
             writer.stop()

@@ -29,7 +29,7 @@ from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mo
 
 from avmfs import metrics
 from avmfs.agents import anchors, backups, presence, reranking
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, StoreFailed
 from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -80,6 +80,7 @@ class Supervisor:
         self._stopping = self._reload_wanted = False
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
         self._rules_pending = False
+        self._rules_refused = ""  # why the writer goes on with the old ones
         self._key = secrets.token_bytes(32)
         self._idle_s = idle_s
         self._mounts, self._settings = self._configuration()
@@ -279,7 +280,7 @@ class Supervisor:
         if child.mount is not None and process is child.current and isinstance(said := message.get("mount"), dict):
             child.about |= {key: str(said[key])[:500] for key in said.keys() & ABOUT}
         if child.kind == "writer" and ("ready" in message or message.get("done") == "rules"):
-            self._rules_pending = False
+            self._rules_pending, self._rules_refused = False, str(message.get("error", ""))
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             # A writer says at its end that it was clean; of the others a successor has said how it is, perhaps once.
             if child.kind == "writer" or process not in child.retiring:
@@ -429,17 +430,26 @@ class Supervisor:
             log.error("the configuration stays as it was: %s", problem)
             answer = {"error": str(problem)}
         else:
-            answer = {"ok": self._change(mounts, settings)}
+            try:
+                answer = {"ok": self._change(mounts, settings)}
+            except AvmError as problem:
+                log.error("the configuration stays as it was: %s", problem)
+                answer = {"error": str(problem)}
         self._notifier.ready(self._summary() + (f"; {answer['error']}" if "error" in answer else ""))
         for reply in replies:
             reply(answer)
 
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
-        """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
-        before, self._settings, self._mounts = self._settings, settings, mounts
+        """Bring what runs to another configuration; how many mounts were added, removed and restarted. Raises
+        StoreFailed, and all stays as it was, where the writer cannot take the rules."""
+        before, mounts_before = self._settings, self._mounts
+        self._settings, self._mounts = settings, mounts
+        if refused := self._change_rules(before):
+            self._settings, self._mounts = before, mounts_before
+            self._premises.admit(before)
+            raise StoreFailed(f"the store cannot take these rules now: {refused}")
         if settings.log != before.log:
             log_of_daemon("supervisor", as_json=settings.log.format == "json")
-        self._change_rules(before)
         if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()
         if settings.search.rerank != before.search.rerank or self._service.reranking.status()["state"] == "failed":
@@ -476,17 +486,19 @@ class Supervisor:
         log.info("reloaded; mounts: %s", ", ".join(f"{count} {what}" for what, count in counts.items()))
         return {**counts, "problems": self._problems(), "automatic": self._idle_s is not None}
 
-    def _change_rules(self, before: Settings) -> None:
-        """Scopes are folded anew before any mount acts on the rest of the new settings."""
+    def _change_rules(self, before: Settings) -> str:
+        """Scopes are folded anew before any mount acts on the rest of the new settings. Returns why the writer does
+        not; empty where it does, or is not there to say."""
         settings = self._settings
         self._premises.admit(settings)
         if rules_message(settings) == rules_message(before):
-            return
-        self._rules_pending = True  # a writer that starts meanwhile reads the new ones by itself
+            return ""
+        self._rules_pending, self._rules_refused = True, ""  # a writer that starts meanwhile reads the new ones
         if self._writer.current is not None:
             self._writer.current.stream.tell({"rules": rules_message(settings)})
         if not self._turn_until(lambda: not self._rules_pending, RULES_S):
             log.error("the writer has not confirmed the new rules")
+        return self._rules_refused
 
 
 def _place(mount: Mount) -> tuple[str, str]:

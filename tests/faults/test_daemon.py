@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -770,3 +771,27 @@ def test_programs_can_read_the_status(daemon: Daemon) -> None:
     assert "not running" in daemon.command("status", expect=1)
     assert "not running" in daemon.command("reload", expect=1)
     daemon.command("dance", expect=2)
+
+
+@pytest.mark.logs("the configuration stays as it was")
+def test_rules_that_the_store_cannot_take_leave_all_as_it_was(daemon: Daemon) -> None:
+    """The writer goes on: where the reason is a full disk, files have to be removed."""
+    daemon.settings(QUIET + "default_access: rw\n")
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    before = daemon.family()
+    hidden = 'permissions:\n  - {pattern: "/memory/note", access: none, agents: [bob]}\n'
+    daemon.settings(QUIET + "default_access: rw\n" + hidden)
+    with contextlib.closing(sqlite3.connect(daemon.root / "data/avm.db", isolation_level=None)) as db:
+        db.execute("begin immediate")  # as another program would
+        said = daemon.command("reload", expect=1)
+        db.execute("rollback")
+    assert "the store cannot take these rules now" in said and "locked by another program" in said
+    assert daemon.family() == before
+    assert (daemon.at("bob") / "memory/note").read_text() == "text"
+    (daemon.at("alice") / "memory/note").write_text("goes on")
+    daemon.command("reload")
+    with pytest.raises(FileNotFoundError):
+        (daemon.at("bob") / "memory/note").read_text()
+    assert daemon.family() == before
