@@ -49,6 +49,7 @@ _MOMENT = re.compile(
     rb"@(yesterday|-[0-9][^/]{0,40}|seq\.[0-9]{1,18}|snap\.[A-Za-z0-9][A-Za-z0-9._-]{0,63}|[0-9]{4}-[0-9]{2}-[0-9]{2}[^/]{0,40})\Z"
 )
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_MIRROR = re.compile(rb"\(([2-9]|[1-9][0-9]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +269,25 @@ def aside(parts: tuple[bytes, ...]) -> str:
 
 
 def origin(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Where it stands, or stood before it came to the trash or the archive, which mirror /memory."""
-    return (MEMORY, *parts[1:]) if parts[:1] in ((TRASH,), (ARCHIVE,)) else parts
+    """Where it stands, or stood before it came to the trash or the archive, which mirror /memory: see ``mirror``."""
+    if parts[:1] not in ((TRASH,), (ARCHIVE,)):
+        return parts
+    at = len(space(parts))
+    rest = parts[at + 1 :] if parts[at:] and _MIRROR.fullmatch(parts[at]) else parts[at:]
+    return (MEMORY, *parts[1:at], *rest)
+
+
+def mirror(place: tuple[bytes, ...], top: bytes, number: int = 1) -> tuple[bytes, ...]:
+    """Where what is called ``place`` stands in the trash or the archive, ``top``. The first mirror of a space is there
+    itself, others are directories ``(2)``, ``(3)`` at the space's top, so that each thing keeps its name, and with it
+    its rights. What is called as such a directory has no place in the first one: ``origin`` would say another."""
+    at = len(space(place))
+    return (top, *place[1:at], *([b"(%d)" % number] if number > 1 else []), *place[at:])
+
+
+def space(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The top of the agent's space that holds a path, or of all that is no agent's."""
+    return parts[: 3 if parts[1:2] == (PRIVATE,) else 1]
 
 
 def agent_space(parts: tuple[bytes, ...]) -> str | None:

@@ -269,6 +269,18 @@ def test_a_key_is_limited_by_names_and_not_by_letters(any_world: World) -> None:
     assert len(world.store.search_index(ALICE).postings(["quokka"])[0]) == 5
 
 
+def test_a_key_opens_what_was_put_away_of_its_paths_however_often(any_world: World) -> None:
+    world = any_world
+    for path in ("/memory/a/x.md", "/memory/private/alice/a/x.md", "/memory/b.md"):
+        for number in range(2):
+            world.write(ALICE, path, b"%d" % number)
+            world.do(ALICE, "archive", **world.at(ALICE, path))
+    who = shown(world, new_key(world, ALICE, "/memory/a/*", "/memory/private/alice/a/*"))
+    for mirror in ("/archive", "/archive/(2)", "/archive/private/alice", "/archive/private/alice/(2)"):
+        assert world.exists(who, f"{mirror}/a/x.md"), mirror
+    assert not world.exists(who, "/archive/b.md") and not world.exists(who, "/archive/(2)/b.md")
+
+
 def test_scores_under_a_key_come_from_its_own_paths_alone(any_world: World) -> None:
     world = any_world
     world.write(ALICE, "/memory/a/x.md", b"quokka")

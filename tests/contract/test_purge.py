@@ -103,6 +103,11 @@ def planted(world: World) -> None:
     world.clock.advance(2)
     world.edit(ALICE, "/memory/zqxdir/large.md", ["w", 65_530, b"zqxmagpie over two blocks"])
     world.write(ALICE, "/memory/zqxdir/gone.md", b"zqxsparrow was removed")
+    for _ in range(2):
+        world.write(ALICE, "/memory/zqxdir/binned.md", b"zqxcanary in the trash")
+        world.drain()
+        world.clock.advance(YOUNG_NS / 1e9)
+        world.do(ALICE, "unlink", **world.at(ALICE, "/memory/zqxdir/binned.md"), trash=True)
     world.write(ALICE, "/memory/zqxdir/binned.md", b"zqxcanary in the trash")
     world.do(ALICE, "symlink", **world.at(ALICE, "/memory/zqxdir/link"), target=b"zqxcanary")
     world.drain()
@@ -128,7 +133,7 @@ def test_what_is_planted_everywhere_is_found_and_after_a_purge_nowhere(world: Wo
     backups.backup(world.path, settings, tmp_path / "kept", 3)
     assert auditing.Chainer(world.store, tmp_path / "anchors", 1.0, world.clock).step()
     assert purging.purge(memory(world, ALICE), "/memory/zqxdir")["snapshots"] == ["before"]
-    assert purge(world, ALICE, "/memory/zqxdir")["purged"] == 5
+    assert purge(world, ALICE, "/memory/zqxdir")["purged"] == 7
     assert left(world, *PLANTED) == []
     assert world.bytes(BOB, "/memory/other.md") == b"owls are of no concern"
     log = memory(world, BOB).around.questions

@@ -50,6 +50,21 @@ def test_of_two_that_say_the_same_one_goes_and_comes_back(world: World) -> None:
     assert world.bytes(BOB, "/memory/shared/gone.md") == b"the harvest begins in June"
 
 
+@pytest.mark.parametrize("taken", ["kept", "gone"])
+def test_a_step_is_undone_also_where_others_have_taken_one_of_its_notes(world: World, taken: str) -> None:
+    kept, gone = (noted(world, f"/memory/shared/{name}.md", b"the harvest begins in June") for name in ("kept", "gone"))
+    step(world, "merge", kept, gone)
+    path = {"kept": "/memory/shared/kept.md", "gone": "/archive/shared/gone.md"}[taken]
+    world.rename(BOB, path, "/memory/private/bob/own.md")
+    with world.reading(ALICE) as reader:
+        [(document, _, was)] = reader.consolidated()[1]
+    at = world.do(ALICE, "take_back", run=RUN, document=document)["path"]
+    assert at == (was if taken == "kept" else None)
+    assert world.exists(ALICE, "/memory/shared/gone.md") == (taken == "kept")
+    with world.reading(ALICE) as reader:
+        assert reader.consolidated() == (0, [])
+
+
 def test_a_step_is_of_notes_as_they_were_with_the_same_readers_and_the_asker_s(world: World) -> None:
     one = noted(world, "/memory/shared/one.md", b"one")
     other = noted(world, "/memory/shared/other.md", b"other")

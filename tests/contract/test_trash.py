@@ -64,11 +64,11 @@ def test_what_comes_back_takes_a_free_name_or_the_one_that_is_said(world: World)
     for text in (b"first harvest", b"second harvest"):
         note(world, ALICE, "/memory/a.md", text)
         assert remove(world, ALICE, "/memory/a.md")
-    assert world.exists(ALICE, "/trash/a.md") and world.exists(ALICE, "/trash/a (2).md")
+    assert world.exists(ALICE, "/trash/a.md") and world.exists(ALICE, "/trash/(2)/a.md")
     world.write(ALICE, "/memory/a.md", b"third")
     put = [
         world.do(ALICE, "put_back", node=world.node(ALICE, path).id, **more)["path"]
-        for path, more in (("/trash/a (2).md", {}), ("/trash/a.md", {"to": [b"memory", b"new", b"b.md"]}))
+        for path, more in (("/trash/(2)/a.md", {}), ("/trash/a.md", {"to": [b"memory", b"new", b"b.md"]}))
     ]
     assert put == [b"/memory/a (2).md", b"/memory/new/b.md"]
     assert world.bytes(ALICE, "/memory/a (2).md") == b"second harvest"
@@ -120,6 +120,85 @@ def test_it_stands_under_the_rights_of_where_it_came_from(world: World, place: s
     world.restart(rules=[("/memory/limited.md", "none", None), ("/memory/*", "rw", None)], default="ro")
     assert not world.exists(ALICE, f"/{place}/limited.md")  # a rule that came since holds there too
     assert world.do(ALICE, "put_back", node=diary)["path"] == b"/memory/private/alice/diary.md"
+
+
+def aside(world: World, place: str, path: str) -> None:
+    """Put a new file of alice's away."""
+    note(world, ALICE, path, path.encode())
+    if place == "trash":
+        assert remove(world, ALICE, path)
+    else:
+        world.do(ALICE, "archive", **world.at(ALICE, path))
+
+
+@pytest.mark.parametrize("place", ["trash", "archive"])
+def test_what_is_put_away_again_stands_under_the_rights_of_its_own_name(world: World, place: str) -> None:
+    """Under those of a rule that comes later as well; a file that really has such a name keeps its own."""
+    world.restart(rules=[("/memory/desk/plan.md", "none", ("bob",)), ("/memory/diary (2).md", "none", ("bob",))])
+    for path in ("/memory/desk/plan.md", "/memory/diary.md", "/memory/private/alice/own.md"):
+        for _ in range(5):
+            aside(world, place, path)
+    for path in ("/memory/diary (2).md", "/memory/(2)"):
+        aside(world, place, path)
+    mirrors = [f"/{place}", *(f"/{place}/({number})" for number in range(2, 6))]
+    assert all(world.exists(ALICE, f"{mirror}/desk/plan.md") for mirror in mirrors)
+    assert [world.exists(BOB, f"{mirror}/diary.md") for mirror in mirrors] == [True] * 5
+    assert [world.names(BOB, f"{mirror}/desk") for mirror in mirrors] == [[]] * 5
+    assert world.exists(ALICE, f"/{place}/private/alice/(5)/own.md")  # nobody else learns how many there are
+    assert not world.exists(BOB, f"/{place}/private/alice")
+    assert world.exists(ALICE, f"/{place}/diary (2).md") and not world.exists(BOB, f"/{place}/diary (2).md")
+    assert world.exists(BOB, f"/{place}/(2)/(2)")
+    with world.reading(BOB) as reader:
+        assert {each.path for each in reader.removed(99)} <= {b"/memory/diary.md", b"/memory/(2)"}
+    world.restart(rules=[("/memory/diary.md", "none", ("bob",))])
+    assert not any(world.exists(BOB, f"{mirror}/diary.md") for mirror in mirrors)
+    assert all(world.exists(BOB, f"{mirror}/desk/plan.md") for mirror in mirrors)
+    for number, back in ((3, b"/memory/diary.md"), (2, b"/memory/diary (2).md")):  # its own name, while that is free
+        node = world.node(ALICE, f"/{place}/({number})/diary.md").id
+        assert world.do(ALICE, "put_back", node=node)["path"] == back
+    assert not world.exists(ALICE, f"/{place}/(3)/diary.md")
+
+
+@pytest.mark.parametrize("place", ["trash", "archive"])
+def test_a_file_that_is_in_the_way_of_a_directory_opens_nothing_of_it(world: World, place: str) -> None:
+    world.restart(rules=[("/memory/desk/*", "none", ("bob",))])
+    aside(world, place, "/memory/desk")
+    world.mkdir(ALICE, "/memory/desk")
+    aside(world, place, "/memory/desk/secret.md")
+    assert world.bytes(ALICE, f"/{place}/(2)/desk/secret.md") == b"/memory/desk/secret.md"
+    assert world.names(BOB, f"/{place}/(2)") == []
+    node = world.node(ALICE, f"/{place}/(2)/desk/secret.md").id
+    assert world.do(ALICE, "put_back", node=node)["path"] == b"/memory/desk/secret.md"
+    assert world.names(ALICE, f"/{place}") == ["desk"]  # the mirror went when it was empty
+
+
+def test_directories_that_are_archived_again_are_joined_but_for_what_is_there_already(world: World) -> None:
+    world.restart(rules=[("/memory/desk/plan.md", "none", ("bob",))])
+    for number in (1, 2):
+        for name in ("plan.md", "open.md", f"{number}.md"):
+            note(world, ALICE, f"/memory/desk/{name}")
+        assert world.do(ALICE, "archive", **world.at(ALICE, "/memory/desk"))["path"] == b"/archive/desk"
+    assert world.names(BOB, "/archive/desk") == ["1.md", "2.md", "open.md"]
+    assert world.names(BOB, "/archive/(2)/desk") == ["open.md"]
+    assert world.names(ALICE, "/archive/(2)/desk") == ["open.md", "plan.md"]
+    for path in ("/archive/desk", "/archive/(2)/desk"):
+        assert world.do(ALICE, "put_back", node=world.node(ALICE, path).id)["path"] == b"/memory/desk"
+    assert world.names(ALICE, "/archive") == [] and len(world.names(ALICE, "/memory/desk")) == 6
+
+
+def test_nothing_is_moved_to_where_it_would_be_a_mirror(world: World) -> None:
+    """What is below it would have the rights of other places."""
+    world.restart(rules=[("/memory/(2)/*", "none", ("bob",))])
+    note(world, ALICE, "/memory/(2)/a.md")
+    aside(world, "archive", "/memory/private/alice/own.md")
+    for path in ("/archive/(2)", "/archive/private/alice/(2)"):
+        with pytest.raises(Invalid):
+            world.rename(ALICE, "/memory/(2)", path)
+    assert world.do(ALICE, "archive", **world.at(ALICE, "/memory/(2)"))["path"] == b"/archive/(2)/(2)"
+    assert world.names(BOB, "/archive/(2)") == []
+    world.mkdir(ALICE, "/archive/(2)/private")
+    with pytest.raises(Denied):
+        world.mkdir(ALICE, "/archive/(2)/private/alice")  # nor is an agent's space made there
 
 
 def test_what_an_agent_may_only_read_it_can_neither_archive_nor_bring_back(world: World) -> None:

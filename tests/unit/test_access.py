@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,10 +318,15 @@ DIRECTORIES = st.sampled_from(
         (b"memory", b"shared", b"x"),
         (b"memory", b"private", b"bob", b"x"),
         (b"memory", b"private", b"carol", b"x"),
+        (b"trash",),
+        (b"trash", b"(2)"),
+        (b"trash", b"x"),
+        (b"trash", b"private", b"bob", b"(2)"),
     ]
 )
 MORE_PATTERNS = st.one_of(
-    PATTERNS, st.sampled_from(["/memory/x*", "/memory/x/f.md", "/memory/x/y/*", "/memory/?/f*", "/memory/xy", "/*/x"])
+    PATTERNS,
+    st.sampled_from(["/memory/x*", "/memory/x/f.md", "/memory/x/y/*", "/memory/?/f*", "/memory/xy", "/*/x", "/memory"]),
 )
 MORE_RULES = st.lists(st.builds(Rule, MORE_PATTERNS, ACCESS, st.one_of(st.none(), AGENTS)), max_size=3)
 AREAS = st.lists(st.one_of(DIRECTORIES, st.just((b"memory",)), st.just((b"memory", b"x", b"f.md"))), max_size=2)
@@ -355,6 +361,21 @@ def test_a_place_that_was_folded_before_keeps_its_own_scope(
             found = known.scope(db, policy, parts, shared)
             spec = db.execute("select spec from scope where id = ?", (found,)).get
             assert spec == policy.scope(parts, shared).spec
+
+
+@pytest.mark.parametrize(
+    ("rule", "mirror"), [("/memory", b"/trash/(2)"), ("/memory/private/bob", b"/trash/private/bob/(2)")]
+)
+def test_the_top_of_a_mirror_is_not_what_is_beside_it(rule: str, mirror: bytes) -> None:
+    policy, known = Policy([Rule(rule, Access.READ)]), WriterMemo()
+    db = apsw.Connection(":memory:")
+    db.execute("create table scope(id integer primary key, spec text not null unique)")
+    db.execute("create table sole(scope integer primary key, agent text not null)")
+    top = paths.split(mirror)
+    for parts in (top, (*top, b"x"), (*top[:-1], b"x"), top):
+        found = db.execute("select spec from scope where id = ?", (known.scope(db, policy, parts, None),)).get
+        assert found == policy.scope(parts).spec
+        assert policy.scope(parts) == replace(policy.scope(paths.origin(parts)), aside="trash")
 
 
 def test_the_usual_rules_are_folded_once_for_all_that_is_in_a_space() -> None:

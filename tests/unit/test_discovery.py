@@ -13,6 +13,7 @@ from avmfs.agents import bloom, digest_cache
 from avmfs.agents.librarian import topic_keys
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
+from avmfs.rpc import aside, files
 from avmfs.rpc.remembering import remember
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.discovery import DiscoveryReader
@@ -137,6 +138,31 @@ def test_what_expired_or_moved_is_not_told(world: World) -> None:
     assert alice.cat("/:who?q=NVDA") == "bob  private: NVDA (1)\n"
     bob.echo("bob,carol", "/shared/moved.md:shared")  # carol has a say in it as well
     assert alice.cat("/:who?q=NVDA") == "(nobody is known to know)\n"
+
+
+@pytest.mark.parametrize("place", ["trash", "archive"])
+def test_what_is_out_of_the_way_is_told_by_nobody(world: World, place: str) -> None:
+    """In the trash and the archive: neither by the librarian nor by digests, until it is back."""
+    alice, bob = world.agent("alice"), world.agent("bob")
+    mode(bob, "full")
+    paths = ("/memory/shared/one.md", "/memory/private/bob/two.md")
+    for path, topic in zip(paths, ("NVDA", "TSMC"), strict=True):
+        bob.put(path, f"# {topic}")
+    world.clock.pass_(2)
+
+    def told() -> list[str]:
+        alice.memory.make_searchable()
+        digest_cache.publish(world.store)
+        questions = [f"/:who?q={topic}{via}" for topic in ("NVDA", "TSMC") for via in ("", "&via=gossip")]
+        return [alice.cat(question).partition("  ")[0].strip() for question in questions]
+
+    assert told() == ["bob"] * 4
+    for path in paths:
+        (files.remove if place == "trash" else aside.archive)(bob.memory, path)
+    assert told() == ["(nobody is known to know)"] * 4
+    for path in paths:
+        aside.put_back(bob.memory, path.replace("/memory", f"/{place}"))
+    assert told() == ["bob"] * 4
 
 
 def test_only_the_agent_itself_or_an_operator_sets_a_mode(world: World) -> None:

@@ -133,6 +133,19 @@ def test_split_keeps_a_querys_slashes_and_resolves_dots() -> None:
     assert paths.split(b"/a:meta/b") == (b"a:meta", b"b"), "without a query it takes no more than its component"
 
 
+@given(
+    st.lists(st.sampled_from([b"private", b"alice", b"x", b"(1)", b"(2)", b"(10)", b"(02)"]), min_size=1, max_size=5),
+    st.sampled_from([paths.TRASH, paths.ARCHIVE]),
+    st.integers(2, 12),
+)
+def test_whatever_stands_in_a_mirror_has_one_origin(names: list[bytes], top: bytes, number: int) -> None:
+    place = (paths.MEMORY, *names)
+    inside = len(place) > len(paths.space(place))  # the top of a space is no thing that could be put away
+    assert not inside or paths.origin(paths.mirror(place, top, number)) == place
+    assert paths.agent_space(paths.mirror(place, top, number)) == paths.agent_space(place) or not inside
+    assert paths.origin(paths.mirror(place, top)) == place or names[len(paths.space(place)) - 1] in (b"(2)", b"(10)")
+
+
 def test_handles_and_private_spaces() -> None:
     assert paths.parse_handle(b"@k7f2") == "k7f2" and paths.parse_handle(b"@abcde23") == "abcde23"
     for name in (b"@all", b"@abc", b"k7f2", b"@K7F2", b"@abc1", b"@k7f2:meta", b"@k7f2\n"):

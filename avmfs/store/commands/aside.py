@@ -8,7 +8,9 @@ doors and by mounts.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final
 
 from avmfs import paths
@@ -68,9 +70,9 @@ def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
 
 def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> None:
     """Move a file from its directory into the trash, where nobody is charged for it."""
-    there = _mirror(tx, TRASH, (paths.TRASH,), parts[1:-1])
+    there = _mirror(tx, parts, paths.TRASH, node.kind)
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
-    renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), by_system=True)
+    renaming.move(tx, node, directory, there, node.name, by_system=True)
     tx.do("update node set owner = null where id = ?", (node.id,))
     tx.do("delete from claim where document = ?", (node.document,))
     tx.do(
@@ -87,7 +89,7 @@ def archive(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
     parts = tx.parts_of(node)
     if paths.aside(parts):
         raise Invalid(f"it is in the {paths.aside(parts)} already", paths.text(paths.join(parts)))
-    there = _mirror(tx, ARCHIVE, (paths.ARCHIVE,), parts[1:-1])
+    there = _mirror(tx, parts, paths.ARCHIVE, node.kind)
     return {"path": _transfer(tx, node, directory, there, name)}
 
 
@@ -167,9 +169,13 @@ def trim_trash(tx: Tx, before: int, most: int, limit: int = 256) -> dict[str, An
 
 
 def _transfer(tx: Tx, node: Node, here: Node, there: Node, name: bytes) -> bytes:
-    """Move a node to another directory; into a directory of that name, what is in it. Returns where it is now."""
+    """Move a node to another directory; into a directory of that name, what is in it. Where something else has the name
+    it goes into another mirror, or outside of these gets another name. Returns where it is now."""
     taken = namespace.occupant(tx, there, name)
     if taken is None or taken.kind is not Kind.DIRECTORY or node.kind is not Kind.DIRECTORY:
+        parts = (*tx.parts(there.id), name)
+        if taken is not None and parts[0] in _TOPS:
+            return _transfer(tx, node, here, _mirror(tx, paths.origin(parts), parts[0], node.kind), name)
         name = _free(tx, there.id, name)
         renaming.check_path(tx, node, there, name)
         renaming.move(tx, node, here, there, name)
@@ -183,28 +189,55 @@ def _transfer(tx: Tx, node: Node, here: Node, there: Node, name: bytes) -> bytes
     return paths.join(tx.parts(taken.id))
 
 
-def _mirror(tx: Tx, node: int, parts: tuple[bytes, ...], names: Sequence[bytes]) -> Node:
-    """The directory below ``node``, which is at ``parts``, that these names lead to, made where it is missing,
-    whoever may write above it."""
-    for name in names:
-        owner = None if parts[0] == paths.TRASH else tx.owner_at((*parts, name))
-        if (found := tx.child(node, name)) is None or found.kind is not Kind.DIRECTORY:
-            name = name if found is None else _free(tx, node, name)
-            parts = (*parts, name)
-            paths.check_path(parts)
-            made = new_id()
+def _mirror(tx: Tx, place: tuple[bytes, ...], top: bytes, kind: Kind) -> Node:
+    """The directory in the trash or the archive, ``top``, for what is called ``place``, made where it is missing,
+    whoever may write above it: in a mirror where the name is free, or where one directory can join another."""
+
+    def suits(number: int) -> bool:
+        parts = paths.mirror(place, top, number)
+        return paths.origin(parts) == place and _is_room(tx, parts, kind)
+
+    most = next(1 << power for power in count() if suits(1 << power))
+    numbers = range(most // 2 + 1, most)  # a name may have been removed thousands of times
+    number = most // 2 + 1 + bisect_left(numbers, True, key=suits)
+    parts = paths.mirror(place, top, number)
+    node = _TOPS[top]
+    for depth, name in enumerate(parts[1:-1], 2):
+        if (found := tx.child(node, name)) is None:
+            made, where = new_id(), parts[:depth]
+            owner = None if top == paths.TRASH else tx.owner_at(where)
             tx.do(
                 "insert into node(id, parent, name, kind, mode, mtime, ctime, scope, owner)"
                 " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (made, node, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts), owner),
+                (made, node, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(where), owner),
             )
             found = tx.node(made)
-            tx.log("mkdir", found, paths.join(parts))
+            tx.log("mkdir", found, paths.join(where))
             tx.touch(node)
-        else:
-            parts = (*parts, name)
         node = found.id
     return tx.node(node)
+
+
+def _is_room(tx: Tx, parts: tuple[bytes, ...], kind: Kind) -> bool:
+    """Return whether nothing is at a place and no file above it, or a directory where one comes."""
+    node = tx.node(_TOPS[parts[0]])
+    for name in parts[1:]:
+        if (found := tx.child(node.id, name)) is None:
+            return node.kind is Kind.DIRECTORY
+        node = found
+    return node.kind is kind is Kind.DIRECTORY
+
+
+def mirrors(tx: Tx, place: tuple[bytes, ...]) -> Iterator[tuple[bytes, ...]]:
+    """Where what is called ``place`` stands in the trash and the archive, if it does."""
+    at = len(paths.space(place))
+    for top, node in _TOPS.items():
+        yield paths.mirror(place, top)
+        space = namespace.descend(tx, tx.node(node), place[1:at])
+        rows: list[Any] = tx.db.execute("select name from node where parent = ?", (space and space.id,)).fetchall()
+        for (name,) in rows:
+            if paths.origin(further := (top, *place[1:at], bytes(name), *place[at:])) == place:
+                yield further
 
 
 def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:

@@ -171,8 +171,11 @@ def _disinherit(tx: Tx, document: int | None, gone: Node, said: dict[str, Any]) 
     number = tx.db.execute("select node from document where id = ?", (document,)).get
     if number is None:  # it has ended
         return
-    heir = tx.writable(number)
-    if "link" in said:
+    try:
+        heir = tx.writable(number)
+    except (NotFound, Denied):  # others have taken it, and with it what it says
+        return
+    if "link" in said and gone.scope in tx.visible:
         documents.remove_link(tx, heir.id, gone.id, _SUPERSEDES)
     if "tags" in said:
         documents.set_tags(tx, heir.id, [], said["tags"], replace=False)

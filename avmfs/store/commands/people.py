@@ -17,7 +17,7 @@ from avmfs import paths
 from avmfs.access import ACTIONS, NOBODY, Person, Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, renaming, scoping, upkeep
+from avmfs.store.commands import aside, command, renaming, scoping, upkeep
 from avmfs.store.rows import api_keys
 from avmfs.store.rows.stored_policy import store_people
 from avmfs.store.schema.tables import ROOT
@@ -169,9 +169,7 @@ def _make_areas(tx: Tx, tops: set[tuple[bytes, ...]], wanted: set[int]) -> set[i
 def _fold(system: Tx, tops: set[tuple[bytes, ...]]) -> None:
     """The scopes of these places, of all below them and of the directories on the way."""
     above: set[tuple[bytes, ...]] = set()
-    mirrors = {
-        (place, *top[1:]) for top in tops for place in (paths.TRASH, paths.ARCHIVE) if top[:1] == (paths.MEMORY,)
-    }
+    mirrors = {each for top in tops if top[:1] == (paths.MEMORY,) for each in aside.mirrors(system, top)}
     for top in sorted(tops | mirrors):
         node: Node | None = system.node(ROOT)
         for depth, name in enumerate(top):

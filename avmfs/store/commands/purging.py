@@ -86,12 +86,14 @@ def _remove(tx: Tx, number: int, gone: set[int]) -> set[int]:
     above = tx.node(node.parent) if paths.aside(parts) == "trash" else tx.directory(node.parent)
     if node.kind is Kind.DIRECTORY:
         namespace.remove_directory(tx, above, node)
-        names = {paths.join(parts), *(paths.join((top, *parts[1:])) for top in (paths.TRASH, paths.ARCHIVE))}
-        marks = ",".join("?" * len(names))
         rows: list[Any] = tx.db.execute(
-            f"select distinct node from log where path in ({marks})", tuple(names)
+            "select distinct node, path from log where substr(path, -length(?1)) = ?1", (b"/" + node.name,)
         ).fetchall()
-        gone.update(each for (each,) in rows if not tx.db.execute("select 1 from node where id = ?", (each,)).get)
+        for each, path in rows:
+            was = paths.split(bytes(path))
+            same = was == parts or (paths.aside(was) and paths.origin(was) == paths.origin(parts))
+            if same and not tx.db.execute("select 1 from node where id = ?", (each,)).get:
+                gone.add(each)
         return set()
     tx.log("remove", node, b"")
     if node.document is not None:

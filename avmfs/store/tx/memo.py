@@ -86,21 +86,23 @@ class WriterMemo:
     ) -> int:
         """The interned scope of a place. Without areas, and where the rules do not look at names, all places of a space
         below one directory have the same."""
-        if self.areas or len(parts) < 2:
+        inside = paths.origin(parts)
+        if self.areas or len(inside) < 2:
             return self.scopes.intern(db, policy.scope(parts, shared, self.areas, origin))
         if policy is not self._placed_by:
             self._placed.clear()
             self._uniform.clear()
             self._placed_by = policy
         top = parts[:1]
+        directory = (*top, *inside[1:-1])  # of what is at the top of a further mirror, too, the one above its space
         uniform = self._uniform.get(top)
         if uniform is None:
             uniform = self._uniform[top] = policy.uniform(top)
-        place = top if uniform else parts[:-1], paths.agent_space(parts), shared, origin
+        place = top if uniform else directory, paths.agent_space(parts), shared, origin
         found = self._placed.get(place)
         if found is None:
             found = self.scopes.intern(db, policy.scope(parts, shared, (), origin))
-            if uniform or policy.uniform(parts[:-1]):
+            if uniform or policy.uniform(directory):
                 self._placed.put(place, found)
         return found
 

@@ -223,7 +223,9 @@ class Tx:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
         if len(parts) == 1 and not self.mirrors:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
-        if len(parts) == 3 and paths.origin(parts)[:2] == (paths.MEMORY, paths.PRIVATE):
+        inside = paths.origin(parts)
+        private = len(inside) == 3 and inside[:2] == (paths.MEMORY, paths.PRIVATE)
+        if private and inside != paths.origin(parts[:-1]):  # else it is the top of a further mirror of one
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
         if paths.aside(parts) == "trash":
             raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
