@@ -100,6 +100,16 @@ def new_document(tx: Tx, node: int, read: int | None = None) -> int:
         tries += 1  # the handle is taken
 
 
+def share(tx: Tx, document: int, creator: str, agents: list[str] | None) -> tuple[str, ...] | None:
+    """Limit a document to some agents, its owner always among them; None: all. Returns who it is limited to."""
+    owner = () if tx.who.operator and creator == tx.who.name else (creator,)  # an operator sees all of it anyway
+    members = tuple(sorted({*map(tx.agent, agents), *owner})) if agents is not None else None
+    tx.db.execute(
+        "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
+    )
+    return members
+
+
 def _handle(length: int) -> str:
     drawn = random_ids.number(5 * length)
     return "".join([_ALPHABET[drawn >> 5 * place & 31] for place in range(length)])
