@@ -37,11 +37,13 @@ def snapshot(memory: Memory, name: str, path: str | None = None) -> dict[str, An
 def snapshots(memory: Memory) -> dict[str, Any]:
     """{"snapshots": [{"name", "agent", "at", "path", "gone"}]}: the agent's own and the operators' (agent ""), the
     newest first. ``path``: what each has, None where that is ``gone``, or not for the asker: an agent makes one of what
-    it sees alone, and an operator sees all."""
+    it sees alone, and an operator sees all. An API key is told of those alone that have something for it."""
     found = []
     with memory.reading() as reader:
         for each in reader.snapshots():
             path = _top(memory, each.then)
+            if path is None and memory.who.key is not None:
+                continue
             gone = path is None and bool(each.agent or memory.who.operator)
             found.append(
                 {"name": each.name, "agent": each.agent, "at": mail.iso(each.then.at), "path": path, "gone": gone}

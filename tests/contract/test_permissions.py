@@ -10,15 +10,19 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from avmfs_config import default_settings
+from avmfs_config.people import AgentSettings, QuotaSettings
 
 from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
+from avmfs.rpc.local import LocalDoor
 from avmfs.store.commands import people
 from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import api_keys
@@ -342,6 +346,34 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
         assert allowed(lambda command=command: world.do(who, command)) == ("inbox" in actions)
     assert not allowed(lambda: world.do(who, "act_as_operator"))
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
+
+
+def test_a_key_is_not_told_what_is_its_agent_s_as_a_whole(tmp_path: Path) -> None:
+    path, settings = tmp_path / "avm.db", default_settings()
+    settings = replace(settings, agents={"alice": AgentSettings(quota=QuotaSettings(bytes=10**6))})
+    alice = LocalDoor(path, settings, "alice", embeddings=False)
+    alice.call("write", path="/memory/market/m.md", data=b"m")
+    for name in (1, 2):
+        alice.call(
+            "write",
+            path=f"/private/health/{name}.md",
+            data=b"the same words of the doctor on the heart in June and his advice\n",
+        )
+    alice.call("search", q="heart")  # they are indexed
+    plan = alice.call("consolidate", path="/private")
+    assert alice.call("consolidate", path="/private", agreed=plan["agreed"])["run"]
+    keyed = alice.call("create_key", paths=["/memory/market"], actions=["read", "search", "write"])["key"]
+    for name, of in (("health", "/private/health"), ("market", "/memory/market")):
+        alice.call("snapshot", name=name, path=of)
+    key = LocalDoor(path, settings, None, key=keyed, embeddings=False)
+    with pytest.raises(Denied, match="for the agent itself"):
+        key.call("unconsolidate", dry=True)
+    assert [(each["name"], each["gone"]) for each in key.call("snapshots")["snapshots"]] == [("market", False)]
+    assert key.call("user", name="alice")["used"] is None
+    assert len(alice.call("unconsolidate", dry=True)["back"]) == 1 and alice.call("user", name="alice")["used"]
+    assert {each["name"] for each in alice.call("snapshots")["snapshots"]} == {"health", "market"}
+    alice.close()
+    key.close()
 
 
 def test_a_key_never_has_more_than_its_agent(any_world: World) -> None:

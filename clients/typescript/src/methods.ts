@@ -822,7 +822,7 @@ export interface Methods {
   /**
    * {"snapshots": [{"name", "agent", "at", "path", "gone"}]}: the agent's own and the operators' (agent ""), the
    * newest first. ``path``: what each has, None where that is ``gone``, or not for the asker: an agent makes one of what
-   * it sees alone, and an operator sees all.
+   * it sees alone, and an operator sees all. An API key is told of those alone that have something for it.
    */
   snapshots(given?: SnapshotsArguments): Promise<Json>;
   /**
