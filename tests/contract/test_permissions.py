@@ -540,6 +540,16 @@ def test_bytes_are_bounded_on_every_route(ruled: Callable[..., PolicyWorld]) -> 
     world.write(BOB, "/memory/bobs.md", b"z" * 5000)
 
 
+def test_a_refusal_tells_no_other_and_no_key_what_an_agent_takes_up(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", bytes=1000)})
+    world.write(ALICE, "/memory/d/a.md", b"x" * 100)
+    world.write(ALICE, "/memory/private/alice/p.md", b"x" * 777)
+    key = shown(world, new_key(world, ALICE, "/memory/d", actions=("read", "write")))
+    for who, total in ((ALICE, "1027"), (BOB, "more"), (key, "more")):
+        with pytest.raises(OverQuota, match=f"alice may have 1000 bytes, this would be {total}$"):
+            world.write(who, "/memory/d/a.md", b"y" * 250)
+
+
 def test_what_is_moved_into_a_private_space_is_charged_to_its_agent(ruled: Callable[..., PolicyWorld]) -> None:
     world = ruled({"alice": person("write", nodes=4), "bob": person("write", nodes=100)})
     for number in range(5):

@@ -88,16 +88,18 @@ class Charges(Triggers):
                 (agent, *change),
             ).fetchone()
             if not tx.who.operator:
-                _refuse_more(agent, tx.policy.person(agent).quota, change, used)
+                itself = agent == tx.who.name and tx.who.key is None
+                _refuse_more(agent, tx.policy.person(agent).quota, change, used, itself)
         self._pending.clear()
 
 
-def _refuse_more(agent: str, quota: Quota, change: list[int], used: Used) -> None:
+def _refuse_more(agent: str, quota: Quota, change: list[int], used: Used, itself: bool) -> None:
+    """What it takes up is told to an agent ``itself`` alone: it counts what others cannot see."""
     nodes = "files and directories" + (" (as its bytes allow: `nodes` says otherwise)" if quota.nodes is None else "")
     most = ((quota.most_nodes, nodes), (quota.bytes, "bytes"), (quota.history_bytes, "bytes of history"))
     for (limit, what), more, now in zip(most, change, used, strict=True):
         if limit is not None and more > 0 and now > limit:
-            raise OverQuota(f"{agent} may have {limit} {what}, this would be {now}")
+            raise OverQuota(f"{agent} may have {limit} {what}, this would be {now if itself else 'more'}")
 
 
 def recount(tx: Tx) -> None:
