@@ -591,6 +591,59 @@ def test_what_is_said_about_a_file_takes_up_bytes_of_its_maker(ruled: Callable[.
     assert used(world, "alice") == (0, 0, 0)
 
 
+def test_what_is_kept_and_said_of_a_file_in_a_private_space_is_charged_to_its_agent(
+    ruled: Callable[..., PolicyWorld],
+) -> None:
+    world = ruled({"alice": person("write", history_bytes=30_000), "bob": person("write", history_bytes=9_000)})
+    other = world.write(BOB, "/memory/o.md", b"x")["node"]
+    for path in ("/memory/d/n.md", "/memory/e.md"):
+        world.write(BOB, path, secrets.token_bytes(3000))
+        world.write(BOB, path, secrets.token_bytes(3000))
+        world.tag(BOB, path, "four")
+        node = world.node(BOB, path).id
+        world.do(BOB, "add_link", node=node, target=other, type="about")
+        world.do(BOB, "merge_meta", node=node, importance=None, user={"key": "v"})
+    both = used(world, "bob")
+    said = 128 + 8 * len("four") + 256 + len('{"key": "v"}')
+    assert both[:2] == (4, 1 + 2 * (3000 + said)) and both[2] > 6000, "four with the directory"
+    world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
+    mine, his = used(world, "alice"), used(world, "bob")
+    assert mine[:2] == (2, 3000 + said) and his[:2] == (2, 1 + 3000 + said) and mine[2] + his[2] == both[2]
+    for number in range(4):
+        world.write(ALICE, "/memory/private/alice/d/n.md", secrets.token_bytes(3000))
+        world.tag(ALICE, "/memory/private/alice/d/n.md", str(number))
+    assert used(world, "bob") == his, "it tells bob nothing, and bob's quota holds up nobody there"
+    mine = used(world, "alice")
+    assert mine[2] > 15_000
+    world.rename(ALICE, "/memory/private/alice/d/n.md", "/memory/n.md")
+    assert (used(world, "alice"), used(world, "bob")) == (mine, his), "and it stays so when it leaves"
+    world.write(ALICE, "/memory/private/alice/e.md", b"")
+    world.rename(ALICE, "/memory/private/alice/e.md", "/memory/e.md", 2)  # an exchange
+    assert (used(world, "alice")[2], used(world, "bob")[2]) == (mine[2] + his[2], 0)
+    world.unlink(ALICE, "/memory/n.md")
+    world.unlink(ALICE, "/memory/private/alice/e.md")
+    assert used(world, "alice") == (2, 0, 0) and used(world, "bob") == (1, 1, 0)
+    world.rename(BOB, "/memory/o.md", "/memory/private/bob/o.md")
+    world.write(BOB, "/memory/private/bob/o.md", b"xy")
+
+
+def test_history_that_is_too_much_for_a_private_space_does_not_enter_it(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", history_bytes=5_000)})
+    for _ in range(3):
+        world.write(BOB, "/memory/n.md", secrets.token_bytes(3000))
+    before = used(world, "bob")
+    assert refused(lambda: world.rename(ALICE, "/memory/n.md", "/memory/private/alice/n.md"))
+    assert used(world, "bob") == before and used(world, "alice") == (0, 0, 0) and world.exists(BOB, "/memory/n.md")
+
+
+def test_what_an_operator_makes_in_a_private_space_is_charged_to_its_agent(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"bob": person("write", history_bytes=1_000)})
+    for _ in range(2):
+        world.write(OPERATOR_ALICE, "/memory/private/bob/n.md", secrets.token_bytes(3000))
+    assert used(world, "bob")[2] > 2_000 and used(world, "alice") == (0, 0, 0)
+    assert refused(lambda: world.write(BOB, "/memory/private/bob/n.md", b""))
+
+
 def test_a_quota_of_bytes_bounds_tags_links_keys_and_empty_files(ruled: Callable[..., PolicyWorld]) -> None:
     world = ruled({"alice": person("write", bytes=10_000)})
     nodes = [world.create(ALICE, f"/memory/{n}")["node"] for n in range(2)]

@@ -159,6 +159,8 @@ def make(
         document = versions.new_document(tx, made, read=0)
         if shared is not None and paths.agent_space(parts) is None:
             scope = tx.place(parts, versions.share(tx, document, tx.who.name, shared))
+        if (space := tx.owner_at(parts)) != tx.who.name:
+            tx.do("update document set charged = ? where id = ?", (space, document))
     mode, now, owner = mode & 0o7777, tx.now, tx.owner_at(parts)
     node = Node(made, directory.id, name, kind, mode, uid, gid, 0, now, now, now, scope, document, expires)
     tx.do(

@@ -336,7 +336,8 @@ def set_apart(tx: Tx, backup: Node, document: int) -> None:
     own = new_document(tx, backup.id)
     tx.db.execute("update node set document = ?, expires = null where id = ?", (own, backup.id))
     tx.db.execute(
-        "update document set (creator, shared) = (select creator, shared from document where id = ?) where id = ?",
+        "update document set (creator, shared, charged) ="
+        " (select creator, shared, charged from document where id = ?) where id = ?",
         (document, own),
     )
     seq = tx.log("write", tx.node(backup.id), b"", scope=backup.scope)
