@@ -202,6 +202,11 @@ class Scope:
         """Return whether some agent may write: an operator may everywhere, also where no source takes it."""
         return Access.WRITE in (self.everyone, *(may for _, may in self.agents))
 
+    @property
+    def readers(self) -> frozenset[str] | None:
+        """The agents that may read it; None: all that it does not name."""
+        return None if self.everyone else frozenset(name for name, may in self.agents if may)
+
     def access(self, who: Principal) -> Access:
         may = Access.WRITE if who.operator else self.of(who.name)
         return may if who.key is None else min(may, who.key.access(self))

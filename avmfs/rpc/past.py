@@ -37,11 +37,13 @@ def snapshot(memory: Memory, name: str, path: str | None = None) -> dict[str, An
 def snapshots(memory: Memory) -> dict[str, Any]:
     """{"snapshots": [{"name", "agent", "at", "path", "gone"}]}: the agent's own and the operators' (agent ""), the
     newest first. ``path``: what each has, None where that is ``gone``, or not for the asker: an agent makes one of what
-    it sees alone, and an operator sees all."""
+    it sees alone, and an operator sees all. An API key is told of those alone that have something for it."""
     found = []
     with memory.reading() as reader:
         for each in reader.snapshots():
             path = _top(memory, each.then)
+            if path is None and memory.who.key is not None:
+                continue
             gone = path is None and bool(each.agent or memory.who.operator)
             found.append(
                 {"name": each.name, "agent": each.agent, "at": mail.iso(each.then.at), "path": path, "gone": gone}
@@ -104,8 +106,8 @@ def restore(
     """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant (as after the ``@``
     of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
     something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
-    the first 1000; ``dry_run``: what would be done. Raises Exists where something else stands in the way, before
-    anything is done."""
+    the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
+    something else stands in the way, before anything is done."""
     if (at is None) == (version is None):
         raise Invalid("restore takes a time or a version")
     if version is not None:
@@ -128,6 +130,9 @@ def restore(
             if new is None:
                 plan.append(("make", place, old))
             elif old.kind is Kind.FILE and not _same_bytes(then, now, old, new):
+                limits = _limits(then, place, old) if new.document != old.document else None
+                if limits is not None and not {*(now.document(new).shared or "*")} <= {*limits}:
+                    raise Exists("the file of that name now is for others too", paths.text(paths.join(place)))
                 plan.append(("write", place, old))
             elif old.kind is not Kind.SYMLINK and old.mode != new.mode:
                 plan.append(("mode", place, old))
@@ -243,9 +248,11 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
         data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
         target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
         sources = [*then.visible.origin(old.scope).sources]
+        shared = _limits(then, place, old) if old.kind is Kind.FILE else None
     if old.kind is Kind.DIRECTORY:
         if action == "make":
             memory.make_directories(place)
+            _set_mode(memory, place, old.mode | 0o200)  # what is to be in it comes by path
         return
     if old.kind is Kind.SYMLINK:
         memory.make_directories(place[:-1])
@@ -255,9 +262,25 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
         memory.submit("symlink", parent=above.id, name=place[-1], target=target)
     elif action != "mode":
         mode = "create" if action == "make" else "replace"
-        memory.submit("write_path", path=list(place), data=data, mode=mode, sources=sources)
+        new = {"shared": shared, "bits": old.mode}
+        memory.submit("write_path", path=list(place), data=data, mode=mode, sources=sources, **new)
     if old.kind is Kind.FILE:
         _set_mode(memory, place, old.mode)
+
+
+def _limits(then: Reader, place: tuple[bytes, ...], old: Node) -> list[str] | None:
+    """Whom a file is limited to when it comes back; None: nobody. Of those it was shared with last, who could read it
+    then: its place may have ended the set since, or its owner widened it."""
+    said, could = then.document(old).shared, then.visible.readers(old.scope)
+    if paths.agent_space(place) is not None:
+        return None
+    if could is None:
+        return None if said is None else [*said]
+    policy = then.people.policy()
+    if said is not None:
+        return sorted(could.intersection(said))
+    here, anyway = policy.scope(place).readers, policy.scope(place, ()).readers or frozenset()
+    return None if here is not None and here <= could else sorted(could - anyway)
 
 
 def _set_mode(memory: Memory, place: tuple[bytes, ...], mode: int) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from avmfs.errors import AvmError, NotFound
+from avmfs.errors import AvmError, Invalid, NotFound
 from avmfs.transfer import exporting
 from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, plain
 
@@ -179,8 +180,7 @@ class Import:
             for number, (record, where, item) in enumerate(waiting):
                 try:
                     if record.data is not None and len(record.data) > PIECE:
-                        item.pop("instead_of", None)
-                        self._lay(where, record.data)
+                        self._lay(where, record.data, item, item.pop("instead_of", None) is not None)
                     elif record.data is not None:
                         item["data"] = record.data
                 except AvmError as e:
@@ -200,14 +200,26 @@ class Import:
             self._links.append((where, record))
             self.report.became.append((_name(record), where, "added" if new else "updated"))
 
-    def _lay(self, where: str, data: bytes) -> None:
-        """What is too large for one call comes under another name, and takes its own when it is whole."""
+    def _lay(self, where: str, data: bytes, item: dict[str, Any], over: bool) -> None:
+        """What is too large for one call comes under another name, limited as it is to be, and takes its own when it is
+        whole; a file that it goes ``over`` is limited before."""
         folder, name = posixpath.split(where)
-        beside = f"{folder}/.{name}.importing"
-        for offset in range(0, len(data), PIECE):
-            how = "append" if offset else "replace"
-            self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode=how)
+        beside, mode = f"{folder}/.{name}.importing", item["mode"]
+        with suppress(NotFound):  # of an import that was cut off
+            self._door.call("remove", path=beside, permanently=True)
+        writable = None if mode is None else mode | 0o200  # or no further piece could come by path
+        self._put(path=beside, data=data[:PIECE], mode=writable, shared=item["shared"])
+        for offset in range(PIECE, len(data), PIECE):
+            self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode="append")
+        if over and item["shared"] is not None:
+            self._door.call("locate", path=where)  # or it would be made as a directory
+            self._put(path=where, shared=item["shared"])
         self._door.call("move", source=beside, target=where)
+
+    def _put(self, **item: Any) -> None:
+        [refused] = self._door.call("put", items=[{name: value for name, value in item.items() if value is not None}])
+        if refused is not None:
+            raise Invalid(refused[1])
 
     def _link(self) -> None:
         for where, record in self._links:

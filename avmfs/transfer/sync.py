@@ -3,8 +3,9 @@
 Owns the rule. What one side has changed since both were alike goes to the other; what both have changed stays as both,
 the folder's under a name of its own; what one has changed and the other removed comes back. Nothing is replaced or
 removed that is not as it was when it was compared: the store decides by the bytes' digest, in the folder a file is put
-aside first and looked at again. What was alike is in ``.avm-sync.json`` of the folder, which a sync that was cut off
-may leave old: then what is alike is found to be.
+aside first and looked at again. What comes back, or has another name in the folder, is limited to whom it was. What
+was alike is in ``.avm-sync.json`` of the folder, which a sync that was cut off may leave old: then what is alike is
+found to be.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ class Sync:
         self._base: dict[str, tuple[str, int]] = {
             name: (each[0], each[1]) for name, each in before.get("files", {}).items()
         }
+        # Whom the memory's files are limited to, and were when both sides were alike, as those of the folder are to be.
+        self._seen: dict[str, list[str] | None] = {}
+        self._limits: dict[str, list[str]] = before.get("shared", {})
         self._report = Synced()
         self._bytes: dict[str, bytes] = {}
         self._moments: dict[str, int] = {}
@@ -83,6 +87,8 @@ class Sync:
                 return self._report
             for name, step in steps:
                 self._undone.add(name)
+                if step in ("to store", "both") and (limits := self._limited(name, here)) is not None:
+                    self._limits[self._own_name(name, here[name]) if step == "both" else name] = limits
                 try:
                     self._done(name, step, here.get(name), there.get(name, (None, 0))[0])
                 except (AvmError, OSError) as e:
@@ -179,11 +185,13 @@ class Sync:
 
     def _there(self) -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
+        self._seen.clear()
         try:
             for each in exporting.told(self._door, self._root):
                 name = exporting.relative(each["path"], self._root)
                 if each["kind"] != "file" or not self._wanted(name) or self._refused(name):
                     continue
+                self._seen[name] = each["shared"]
                 known, seq = self._base.get(name, ("", 0))
                 if not (seq and seq == each["seq"]):
                     try:
@@ -196,6 +204,14 @@ class Sync:
         except NotFound:
             pass
         return found
+
+    def _limited(self, name: str, here: dict[str, str]) -> list[str] | None:
+        """Whom a file of the folder is limited to: as it is or was in the memory, and as those were that had its bytes
+        and have gone from the folder, since it may be one of them under another name."""
+        gone = [each for each, (digest, _) in self._base.items() if digest == here[name] and each not in here]
+        said = [told.get(each) for each in (name, *gone) for told in (self._seen, self._limits)]
+        sets = [{*each} for each in said if each is not None]
+        return sorted(set.intersection(*sets)) if sets else None
 
     def _refused(self, name: str) -> bool:
         return any(each.where == name for each in self._report.refused)
@@ -221,6 +237,8 @@ class Sync:
             item["mtime"] = self._moments[name]
         if instead_of is not None:
             item["instead_of"] = bytes.fromhex(instead_of)
+        elif name in self._limits:
+            item["shared"] = self._limits[name]
         [refused] = self._door.call("put", items=[item])
         if refused is None:
             return True
@@ -278,7 +296,10 @@ class Sync:
     def _back(self, old: Path, to: Path) -> None:
         """Under its name, or where that is taken by now under another: the next round takes it to the store."""
         name = os.fspath(to.relative_to(self._folder))
-        for each in (to, self._folder / self._own_name(name, _digest(old.read_bytes()))):
+        other = self._own_name(name, _digest(old.read_bytes()))
+        if name in self._limits:
+            self._limits[other] = self._limits[name]
+        for each in (to, self._folder / other):
             try:
                 os.link(old, each)
                 break
@@ -305,6 +326,8 @@ class Sync:
             said = json.loads((self._folder / STATE).read_text())
             if not isinstance(said["path"], str) or not isinstance(said["files"], dict):
                 raise ValueError("no path and files")
+            if not isinstance(said.get("shared", {}), dict):
+                raise ValueError("shared: expected a mapping")
             return dict(said)
         except FileNotFoundError:
             return {}
@@ -318,8 +341,13 @@ class Sync:
         waiting = {name: each for name, each in self._base.items() if name in changed and name not in self._agreed}
         made = {name: (digest, 0) for name, digest in self._agreed.items() if digest is not None}
         self._base, self._agreed = {**waiting, **alike, **made}, {}
+        seen = {name: each for name, each in self._seen.items() if name not in waiting}
+        limits = {name: each for name, each in {**self._limits, **seen}.items() if each is not None}
+        kept = {name for name in limits if name in self._base or (self._folder / name).exists()}
+        self._limits = {name: limits[name] for name in kept}
         beside = self._folder / f"{STATE}.new"
-        beside.write_text(json.dumps({"path": self._root, "files": self._base}, sort_keys=True))
+        said = {"path": self._root, "files": self._base, "shared": self._limits}
+        beside.write_text(json.dumps(said, sort_keys=True))
         beside.replace(self._folder / STATE)
         self._bytes.clear()
 

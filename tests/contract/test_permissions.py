@@ -10,15 +10,19 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from avmfs_config import default_settings
+from avmfs_config.people import AgentSettings, QuotaSettings
 
 from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
+from avmfs.rpc.local import LocalDoor
 from avmfs.store.commands import people
 from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import api_keys
@@ -356,6 +360,34 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
 
 
+def test_a_key_is_not_told_what_is_its_agent_s_as_a_whole(tmp_path: Path) -> None:
+    path, settings = tmp_path / "avm.db", default_settings()
+    settings = replace(settings, agents={"alice": AgentSettings(quota=QuotaSettings(bytes=10**6))})
+    alice = LocalDoor(path, settings, "alice", embeddings=False)
+    alice.call("write", path="/memory/market/m.md", data=b"m")
+    for name in (1, 2):
+        alice.call(
+            "write",
+            path=f"/private/health/{name}.md",
+            data=b"the same words of the doctor on the heart in June and his advice\n",
+        )
+    alice.call("search", q="heart")  # they are indexed
+    plan = alice.call("consolidate", path="/private")
+    assert alice.call("consolidate", path="/private", agreed=plan["agreed"])["run"]
+    keyed = alice.call("create_key", paths=["/memory/market"], actions=["read", "search", "write"])["key"]
+    for name, of in (("health", "/private/health"), ("market", "/memory/market")):
+        alice.call("snapshot", name=name, path=of)
+    key = LocalDoor(path, settings, None, key=keyed, embeddings=False)
+    with pytest.raises(Denied, match="for the agent itself"):
+        key.call("unconsolidate", dry=True)
+    assert [(each["name"], each["gone"]) for each in key.call("snapshots")["snapshots"]] == [("market", False)]
+    assert key.call("user", name="alice")["used"] is None
+    assert len(alice.call("unconsolidate", dry=True)["back"]) == 1 and alice.call("user", name="alice")["used"]
+    assert {each["name"] for each in alice.call("snapshots")["snapshots"]} == {"health", "market"}
+    alice.close()
+    key.close()
+
+
 def test_a_key_never_has_more_than_its_agent(any_world: World) -> None:
     world = any_world
     world.write(BOB, "/memory/private/bob/secret.md", b"x")
@@ -520,6 +552,16 @@ def test_bytes_are_bounded_on_every_route(ruled: Callable[..., PolicyWorld]) -> 
     world.write(BOB, "/memory/bobs.md", b"z" * 5000)
 
 
+def test_a_refusal_tells_no_other_and_no_key_what_an_agent_takes_up(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", bytes=1000)})
+    world.write(ALICE, "/memory/d/a.md", b"x" * 100)
+    world.write(ALICE, "/memory/private/alice/p.md", b"x" * 777)
+    key = shown(world, new_key(world, ALICE, "/memory/d", actions=("read", "write")))
+    for who, total in ((ALICE, "1027"), (BOB, "more"), (key, "more")):
+        with pytest.raises(OverQuota, match=f"alice may have 1000 bytes, this would be {total}$"):
+            world.write(who, "/memory/d/a.md", b"y" * 250)
+
+
 def test_what_is_moved_into_a_private_space_is_charged_to_its_agent(ruled: Callable[..., PolicyWorld]) -> None:
     world = ruled({"alice": person("write", nodes=4), "bob": person("write", nodes=100)})
     for number in range(5):
@@ -559,6 +601,59 @@ def test_what_is_said_about_a_file_takes_up_bytes_of_its_maker(ruled: Callable[.
     assert used(world, "alice")[:2] == (1, 100 + len("{}"))
     world.unlink(ALICE, "/memory/a.md")
     assert used(world, "alice") == (0, 0, 0)
+
+
+def test_what_is_kept_and_said_of_a_file_in_a_private_space_is_charged_to_its_agent(
+    ruled: Callable[..., PolicyWorld],
+) -> None:
+    world = ruled({"alice": person("write", history_bytes=30_000), "bob": person("write", history_bytes=9_000)})
+    other = world.write(BOB, "/memory/o.md", b"x")["node"]
+    for path in ("/memory/d/n.md", "/memory/e.md"):
+        world.write(BOB, path, secrets.token_bytes(3000))
+        world.write(BOB, path, secrets.token_bytes(3000))
+        world.tag(BOB, path, "four")
+        node = world.node(BOB, path).id
+        world.do(BOB, "add_link", node=node, target=other, type="about")
+        world.do(BOB, "merge_meta", node=node, importance=None, user={"key": "v"})
+    both = used(world, "bob")
+    said = 128 + 8 * len("four") + 256 + len('{"key": "v"}')
+    assert both[:2] == (4, 1 + 2 * (3000 + said)) and both[2] > 6000, "four with the directory"
+    world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
+    mine, his = used(world, "alice"), used(world, "bob")
+    assert mine[:2] == (2, 3000 + said) and his[:2] == (2, 1 + 3000 + said) and mine[2] + his[2] == both[2]
+    for number in range(4):
+        world.write(ALICE, "/memory/private/alice/d/n.md", secrets.token_bytes(3000))
+        world.tag(ALICE, "/memory/private/alice/d/n.md", str(number))
+    assert used(world, "bob") == his, "it tells bob nothing, and bob's quota holds up nobody there"
+    mine = used(world, "alice")
+    assert mine[2] > 15_000
+    world.rename(ALICE, "/memory/private/alice/d/n.md", "/memory/n.md")
+    assert (used(world, "alice"), used(world, "bob")) == (mine, his), "and it stays so when it leaves"
+    world.write(ALICE, "/memory/private/alice/e.md", b"")
+    world.rename(ALICE, "/memory/private/alice/e.md", "/memory/e.md", 2)  # an exchange
+    assert (used(world, "alice")[2], used(world, "bob")[2]) == (mine[2] + his[2], 0)
+    world.unlink(ALICE, "/memory/n.md")
+    world.unlink(ALICE, "/memory/private/alice/e.md")
+    assert used(world, "alice") == (2, 0, 0) and used(world, "bob") == (1, 1, 0)
+    world.rename(BOB, "/memory/o.md", "/memory/private/bob/o.md")
+    world.write(BOB, "/memory/private/bob/o.md", b"xy")
+
+
+def test_history_that_is_too_much_for_a_private_space_does_not_enter_it(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", history_bytes=5_000)})
+    for _ in range(3):
+        world.write(BOB, "/memory/n.md", secrets.token_bytes(3000))
+    before = used(world, "bob")
+    assert refused(lambda: world.rename(ALICE, "/memory/n.md", "/memory/private/alice/n.md"))
+    assert used(world, "bob") == before and used(world, "alice") == (0, 0, 0) and world.exists(BOB, "/memory/n.md")
+
+
+def test_what_an_operator_makes_in_a_private_space_is_charged_to_its_agent(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"bob": person("write", history_bytes=1_000)})
+    for _ in range(2):
+        world.write(OPERATOR_ALICE, "/memory/private/bob/n.md", secrets.token_bytes(3000))
+    assert used(world, "bob")[2] > 2_000 and used(world, "alice") == (0, 0, 0)
+    assert refused(lambda: world.write(BOB, "/memory/private/bob/n.md", b""))
 
 
 def test_a_quota_of_bytes_bounds_tags_links_keys_and_empty_files(ruled: Callable[..., PolicyWorld]) -> None:

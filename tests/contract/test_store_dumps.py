@@ -94,6 +94,22 @@ def test_where_the_text_of_an_older_store_came_from_is_known_of_its_copies(tmp_p
     assert rows(path, "select value from setting where key = 'unknown_copies'") == []
 
 
+@pytest.mark.parametrize("trashed", [False, True])
+def test_a_document_in_a_private_space_of_an_older_store_is_charged_to_its_agent(trashed: bool, tmp_path: Path) -> None:
+    path = load(18, tmp_path)
+    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+        diary = db.execute("select document from node where name = cast('diary.md' as blob)").get
+        db.execute("update document set creator = 'bob' where id = ?", (diary,))
+        if trashed:
+            made = (
+                "insert into node(id, parent, name, kind, mode, mtime, ctime, scope) values(?, ?, ?, 2, 493, 1, 1, 1)"
+            )
+            db.executemany(made, [(1001, tables.TRASH, b"private"), (1002, 1001, b"carol")])
+            db.execute("update node set parent = 1002 where document = ?", (diary,))
+    database.prepare(path)
+    assert rows(path, "select id, charged from document where charged is not null") == [(diary, "carol")]
+
+
 def test_everybody_finds_in_an_older_store_what_they_had_and_nothing_else(old: Path) -> None:
     files = {
         "/shared/plan.md": b"# Plan\n\nstep 2\nstep 2\nstep 2\nsecond step\n",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from avmfs_config import default_settings
 
-from avmfs.errors import Invalid, NotFound
+from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.memory import Memory
 from avmfs.rpc.local import LocalDoor
 
 
@@ -23,6 +25,9 @@ class Doors:
         }
         for name in self._open:
             self.write("/private/own.md", "x", name)  # from now on it is known
+
+    def door(self, who: str) -> LocalDoor:
+        return self._open[who]
 
     def write(self, path: str, text: str, who: str = "alice") -> None:
         self._open[who].call("write", path=path, data=text.encode())
@@ -125,3 +130,89 @@ def test_made_private_again_and_published_again_it_shows_what_it_is_then(doors: 
     assert "zqsecretqz" not in told and "two" in told
     doors.move("/shared/n.md", "/shared/m.md")  # within one scope nothing changes
     assert doors.versions("/shared/m.md") == [3]
+
+
+def instant(doors: Doors) -> str:
+    doors.door("alice").call("snapshot", name="then")
+    return "snap.then"
+
+
+@pytest.mark.parametrize("place", ["/shared/d", "/archive/shared/d"])
+@pytest.mark.parametrize("what", ["", "/n.md"])
+def test_a_limited_file_that_is_restored_is_limited_as_before(doors: Doors, place: str, what: str) -> None:
+    doors.write("/shared/d/n.md", "zqlimitedqz\n")
+    doors.write("/shared/d/n.md:shared", "carol")
+    if place.startswith("/archive"):
+        doors.door("alice").call("archive", path="/shared/d")
+    doors.door("alice").call("write", path=f"{place}/open.md", data=b"open\n")
+    then = instant(doors)
+    doors.door("alice").call("remove", path=place, recursive=True, permanently=True)
+    doors.door("alice").call("restore", path=f"{place}{what}", at=then)
+    assert doors.read(f"{place}/n.md:shared", "alice") == "alice,carol\n"
+    assert doors.read(f"{place}/n.md", "carol") == "zqlimitedqz\n"
+    with pytest.raises(NotFound):
+        doors.read(f"{place}/n.md")
+    assert "n.md" not in doors.read("/memory/:changes").replace("own.md", "").replace("open.md", "")
+    assert what or doors.read(f"{place}/open.md") == "open\n"
+
+
+@pytest.mark.parametrize("since", ["moved into a private space", "shared with all"])
+def test_a_file_that_was_limited_then_is_restored_for_those_who_could_read_it(doors: Doors, since: str) -> None:
+    doors.write("/shared/n.md", "zqlimitedqz\n")
+    doors.write("/shared/n.md:shared", "carol")
+    then = instant(doors)
+    if since == "shared with all":
+        doors.write("/shared/n.md:shared", "all")
+        doors.write("/shared/n.md", "clean\n")
+        doors.door("alice").call("remove", path="/shared/n.md", permanently=True)
+    else:
+        doors.move("/shared/n.md", "/private/n.md")
+    doors.door("alice").call("restore", path="/shared/n.md", at=then)
+    assert doors.read("/shared/n.md:shared", "alice") == "alice,carol\n"
+    with pytest.raises(NotFound):
+        doors.read("/shared/n.md")
+
+
+def test_a_limited_file_is_not_restored_into_another_that_more_may_read(doors: Doors) -> None:
+    doors.write("/shared/n.md", "zqlimitedqz\n")
+    doors.write("/shared/n.md:shared", "carol")
+    then = instant(doors)
+    doors.door("alice").call("remove", path="/shared/n.md", permanently=True)
+    doors.write("/shared/n.md", "another\n")
+    with pytest.raises(Exists, match="for others too"):
+        doors.door("alice").call("restore", path="/shared", at=then)
+    assert doors.read("/shared/n.md") == "another\n"
+    doors.write("/shared/n.md:shared", "alice")
+    doors.door("alice").call("restore", path="/shared", at=then)
+    assert doors.read("/shared/n.md", "alice") == "zqlimitedqz\n"
+
+
+def test_what_is_restored_has_its_mode_from_the_first(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    doors.write("/shared/d/n.md", "own\n")
+    modes = [{"path": "/shared/d/n.md", "mode": 0o400}, {"path": "/shared/d", "mode": 0o700}]
+    assert doors.door("alice").call("put", items=modes) == [None, None]
+    then = instant(doors)
+    doors.door("alice").call("remove", path="/shared/d", recursive=True, permanently=True)
+    real, seen = Memory.submit, set()
+
+    def submit(memory: Memory, command: str, /, **arguments: Any) -> Any:
+        answer = real(memory, command, **arguments)
+        there = [each["mode"] for each in doors.door("bob").call("entries", path="/shared") if each["name"] == "d"]
+        if there and (inside := doors.door("bob").call("entries", path="/shared/d")):
+            seen.add((there[0], inside[0]["mode"]))
+        return answer
+
+    monkeypatch.setattr(Memory, "submit", submit)
+    doors.door("alice").call("restore", path="/shared/d", at=then)
+    assert seen == {("drwx------", "-r--------")}
+
+
+def test_what_was_for_all_comes_back_for_all_and_what_was_private_is_private(doors: Doors) -> None:
+    doors.write("/shared/n.md", "open\n")
+    doors.write("/private/p.md", "own\n")
+    then = instant(doors)
+    for path in ("/shared/n.md", "/private/p.md"):
+        doors.door("alice").call("remove", path=path, permanently=True)
+        doors.door("alice").call("restore", path=path, at=then)
+    assert doors.read("/shared/n.md") == "open\n" and doors.read("/shared/n.md:shared") == "all\n"
+    assert doors.read("/private/p.md", "alice") == "own\n"

@@ -82,6 +82,95 @@ def test_what_both_changed_stays_as_both_and_what_one_removed_comes_back(world: 
     assert synced(world, folder) == Synced()
 
 
+def limited(world: World, name: str) -> list[str] | None:
+    """Whom a file of the memory is limited to."""
+    found = {each["path"]: each.get("shared") for each in door(world, "alice").call("records", path=ROOT)["records"]}
+    shared: list[str] | None = found[f"{ROOT}/{name}"]
+    return shared
+
+
+def limit(world: World, name: str) -> None:
+    alice = world.agent("alice")
+    alice.put(f"{ROOT}/{name}", "for carol\n")
+    alice.memory.submit("set_shared", node=alice.node(f"{ROOT}/{name}").id, agents=["carol"])
+
+
+def test_a_limited_file_that_is_renamed_in_the_folder_stays_limited(world: World, folder: Path) -> None:
+    limit(world, "deal.md")
+    synced(world, folder)
+    for name, other in (("deal.md", "a deal.md"), ("a deal.md", "z/deal.md")):
+        (folder / other).parent.mkdir(exist_ok=True)
+        (folder / name).rename(folder / other)
+        report = synced(world, folder)
+        assert (report.to_store, report.removed_there) == ([other], [name])
+        assert limited(world, other) == ["alice", "carol"] and limited(world, "there.md") is None
+    (folder / "new.md").write_text("for all\n")
+    synced(world, folder)
+    assert limited(world, "new.md") is None
+    world.agent("alice").memory.submit(
+        "set_shared", node=world.agent("alice").node(f"{ROOT}/new.md").id, agents=["carol"]
+    )
+    (folder / "new.md").rename(folder / "newer.md")
+    synced(world, folder)
+    assert limited(world, "newer.md") == ["alice", "carol"], "limited since"
+
+
+def test_a_limited_file_that_comes_back_is_limited(world: World, folder: Path) -> None:
+    limit(world, "plan.md")
+    synced(world, folder)
+    synced(world, folder)
+    world.agent("carol").memory.delete(f"{ROOT}/plan.md")
+    (folder / "plan.md").write_text("for carol, changed\n")
+    assert synced(world, folder).to_store == ["plan.md"]
+    assert limited(world, "plan.md") == ["alice", "carol"]
+    node = world.agent("alice").node(f"{ROOT}/plan.md").id
+    world.agent("alice").memory.submit("set_shared", node=node, agents=None)
+    synced(world, folder)
+    world.agent("alice").memory.delete(f"{ROOT}/plan.md")
+    (folder / "plan.md").write_text("for all by now\n")
+    synced(world, folder)
+    assert limited(world, "plan.md") is None, "as it was when both were alike"
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_limited_file_in_conflict_is_limited_under_its_own_name_too(
+    renamed: bool, world: World, folder: Path
+) -> None:
+    """Whatever the memory has of that name by now."""
+    limit(world, "deal.md")
+    synced(world, folder)
+    name = "other.md" if renamed else "deal.md"
+    if renamed:
+        (folder / "deal.md").rename(folder / name)
+    else:
+        (folder / name).write_text("for carol, changed\n")
+        world.agent("alice").memory.delete(f"{ROOT}/{name}")
+    world.agent("bob").put(f"{ROOT}/{name}", "bob's, for all\n")
+    [(_, other)] = synced(world, folder).conflicts
+    assert limited(world, other) == ["alice", "carol"] and limited(world, name) is None
+
+
+def test_a_sync_that_is_cut_off_between_the_removal_and_the_new_name_leaves_it_limited(
+    world: World, folder: Path
+) -> None:
+    limit(world, "a.md")
+    synced(world, folder)
+    (folder / "a.md").rename(folder / "b.md")
+    cut = Meddling(door(world, "alice").memory)
+    calls = iter(["remove"])
+
+    def before() -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+
+    cut.before = before
+    with pytest.raises(KeyboardInterrupt):
+        synced(world, folder, cut)
+    assert set(there(world)) == {"there.md"}, "it was removed, and has not come yet"
+    synced(world, folder)
+    assert limited(world, "b.md") == ["alice", "carol"]
+
+
 def test_the_first_time_takes_nothing_away(world: World, folder: Path) -> None:
     (folder / "there.md").write_text("another\n")
     report = synced(world, folder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,40 @@ def test_a_file_larger_than_a_call_comes_whole(store: Open, monkeypatch: pytest.
     assert report.added == 1
     got = exported(world, "alice", "/memory/shared")
     assert list(got) == ["big.bin"] and got["big.bin"].data == data and got["big.bin"].updated == 7
+
+
+@dataclass
+class Watched(Door):
+    """Notes what another agent can read after each call."""
+
+    watch: Door | None = None
+    read: list[bytes] = field(default_factory=list)
+
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        answer = super().call(method, **arguments)
+        assert self.watch is not None
+        for each in exporting.records(self.watch, "/memory/shared"):
+            self.read += [] if each.data is None else [each.data]
+        return answer
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_large_file_that_is_limited_is_so_from_its_first_piece_on(
+    there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world = store("first")
+    if there:
+        world.agent("alice").put("/memory/shared/big.bin", b"for all")
+    world.agent("alice").put("/memory/shared/.big.bin.importing", b"left by an import that was cut off")
+    watched = Watched(door(world, "alice").memory, watch=door(world, "bob"))
+    record = Record("big.bin", b"secret " * 1000, mode=0o440, shared=("alice", "carol"))
+    report = Import(watched, "/memory/shared", replacing=True).run(iter([record]))
+    assert report.added + report.updated == 1 and not report.refused
+    assert not any(b"secret" in each for each in watched.read) and (b"for all" in watched.read) == there
+    got = exported(world, "carol", "/memory/shared")
+    assert list(got) == ["big.bin"] and got["big.bin"].data == record.data
+    assert (got["big.bin"].mode, got["big.bin"].shared) == (record.mode, record.shared)
 
 
 @pytest.mark.parametrize("path", ["../x.md", "a/../../x.md", "/x.md", "a//b", "", "."])

@@ -112,12 +112,7 @@ def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
     if creator != tx.who.name and not tx.who.operator:
         raise Denied(f"only its owner, {creator}, can change who shares it")
     tx.visible.require(found.scope)
-    owner = () if tx.who.operator and creator == tx.who.name else (creator,)  # an operator sees all of it anyway
-    members = tuple(sorted({*map(tx.agent, agents), *owner})) if agents is not None else None
-    tx.db.execute(
-        "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
-    )
-    scope = tx.scope_at(parts, members, tx.origin(found.scope))
+    scope = tx.scope_at(parts, versions.share(tx, document, creator, agents), tx.origin(found.scope))
     if scope != found.scope:
         tx.log("remove", found, paths.join(parts))
         scoping.set_scope(tx, found, scope)

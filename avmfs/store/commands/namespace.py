@@ -140,9 +140,10 @@ def make(
     uid: int | None = None,
     gid: int | None = None,
     by_system: bool = False,
+    shared: list[str] | None = None,
 ) -> Node:
     """A new node under a free name, in the scope of its place, with its document if it is a file. ``by_system``:
-    whoever may write there."""
+    whoever may write there. ``shared``: whom a new document is limited to, where a file can be."""
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
     paths.check_path(parts)
@@ -156,6 +157,10 @@ def make(
         scope = (tx.scope_at if by_system else tx.place)(parts, names, origin)
     elif kind is Kind.FILE:
         document = versions.new_document(tx, made, read=0)
+        if shared is not None and paths.agent_space(parts) is None:
+            scope = tx.place(parts, versions.share(tx, document, tx.who.name, shared))
+        if (space := tx.owner_at(parts)) != tx.who.name:
+            tx.do("update document set charged = ? where id = ?", (space, document))
     mode, now, owner = mode & 0o7777, tx.now, tx.owner_at(parts)
     node = Node(made, directory.id, name, kind, mode, uid, gid, 0, now, now, now, scope, document, expires)
     tx.do(

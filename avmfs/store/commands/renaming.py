@@ -241,6 +241,13 @@ def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts:
             f"with {_ALL_BELOW} update node set owner = ?2 where id in (select id from below) and owner is not ?2",
             (node.id, agent),
         )
+    if (space := paths.agent_space(parts)) is not None and space != paths.agent_space(before):
+        tx.db.execute(
+            f"with {_ALL_BELOW} update document set charged = nullif(?2, creator)"
+            " where id in (select document from node where id in (select id from below))"
+            " and coalesce(charged, creator) is not ?2",
+            (node.id, space),
+        )
 
 
 def _refold(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> list[_Rescoped]:

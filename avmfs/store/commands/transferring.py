@@ -42,7 +42,7 @@ def put(
     _enroll(tx, path)
     if data is not None:
         how = {"mode": "create"} if instead_of is None else {"mode": "replace", "instead_of": instead_of}
-        node = writing.write_path(tx, path, data, **how, sources=sources)["node"]
+        node = writing.write_path(tx, path, data, **how, sources=sources, shared=shared)["node"]
     elif target is not None:
         node = _symlink(tx, path, target)
     else:

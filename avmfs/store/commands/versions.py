@@ -107,6 +107,16 @@ def new_document(tx: Tx, node: int, read: int | None = None) -> int:
         tries += 1  # the handle is taken
 
 
+def share(tx: Tx, document: int, creator: str, agents: list[str] | None) -> tuple[str, ...] | None:
+    """Limit a document to some agents, its owner always among them; None: all. Returns who it is limited to."""
+    owner = () if tx.who.operator and creator == tx.who.name else (creator,)  # an operator sees all of it anyway
+    members = tuple(sorted({*map(tx.agent, agents), *owner})) if agents is not None else None
+    tx.db.execute(
+        "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
+    )
+    return members
+
+
 def _handle(length: int) -> str:
     drawn = random_ids.number(5 * length)
     return "".join([_ALPHABET[drawn >> 5 * place & 31] for place in range(length)])
@@ -333,7 +343,8 @@ def set_apart(tx: Tx, backup: Node, document: int) -> None:
     own = new_document(tx, backup.id)
     tx.db.execute("update node set document = ?, expires = null where id = ?", (own, backup.id))
     tx.db.execute(
-        "update document set (creator, shared) = (select creator, shared from document where id = ?) where id = ?",
+        "update document set (creator, shared, charged) ="
+        " (select creator, shared, charged from document where id = ?) where id = ?",
         (document, own),
     )
     seq = tx.log("write", tx.node(backup.id), b"", scope=backup.scope)

@@ -49,6 +49,8 @@ def write_path(
     instead_of: bytes | None = None,
     if_version: int | None = None,
     sources: list[str] | None = None,
+    shared: list[str] | None = None,
+    bits: int = 0o644,
 ) -> dict[str, Any]:
     """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
     {"node", "new", "size", "version", "seq"}.
@@ -56,7 +58,8 @@ def write_path(
     ``instead_of`` is the SHA-256 of the bytes that are to be replaced: Stale where the file has others, or is not
     there any more. ``if_version`` is the newest version's number, 0 where there must be no file yet: Stale where it is
     another. It tells less: commits of one writing handle within a second have the same. ``sources``: how the data came
-    in, where it is not the asker's own words (trust.SOURCES)."""
+    in, where it is not the asker's own words (trust.SOURCES). Of a file that is new: ``shared``, whom it is limited to,
+    and ``bits``, its mode."""
     if mode not in ("replace", "create", "append"):
         raise Invalid(f"write mode {mode!r}")
     if not path:
@@ -77,7 +80,7 @@ def write_path(
     new = found is None
     _mode_allows(tx, directory if found is None else found, where)
     if found is None:
-        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, 0o644)
+        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, bits, shared=shared)
     tx.visible.require(found.scope, where)
     edits: list[Edit] = [("w", found.size, data)] if mode == "append" else [("t", 0), ("w", 0, data)]
     if sources:

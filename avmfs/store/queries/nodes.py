@@ -393,7 +393,8 @@ class Reader:
 
     def consolidated(self, run: int | None = None) -> tuple[int, list[tuple[int, str, bytes]]]:
         """The asker's last run of consolidation, or this one (ns): its number and, of each document that it put away or
-        wrote, (document, kind, path before). (0, []) where there is none that could be undone."""
+        wrote, (document, kind, path before). (0, []) where there is none that could be undone. No API key's to ask."""
+        self.who.require_itself()
         rows = self._all(
             "select run, document, kind, path from consolidated where agent = :agent and run = coalesce(:run,"
             " (select max(run) from consolidated where agent = :agent)) order by kind <> 'summary', path, document",

@@ -24,8 +24,10 @@ class PeopleReader(Part):
         return policy_in_force(self._db)
 
     def used(self, agent: str) -> Used | None:
-        """What the asker (the operator: any agent) takes up; None of others, and while nothing is counted."""
-        return usage.used_by(self._db, agent) if self._who.operator or agent == self._who.name else None
+        """What the asker (the operator: any agent) takes up; None of others, while nothing is counted, and for an API
+        key, which may be for a part of it."""
+        itself = agent == self._who.name and self._who.key is None
+        return usage.used_by(self._db, agent) if self._who.operator or itself else None
 
     def miscounted(self) -> list[str]:
         """Counters that a recount contradicts, a line each; whose and how is for the operator alone."""

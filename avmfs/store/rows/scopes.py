@@ -67,6 +67,10 @@ class Visible:
     def origin(self, scope: int) -> Origin:
         return self._scopes[scope].origin
 
+    def readers(self, scope: int) -> frozenset[str] | None:
+        """See ``Scope.readers``."""
+        return self._scopes[scope].readers
+
     def trust(self, scope: int) -> Trust:
         return self._scopes[scope].trust
 

@@ -9,9 +9,14 @@ import apsw
 # What version rows of a document take: an old one that is a map of blocks counts as if all of them were its own.
 KEPT_BYTES: Final = "case {0}.encoding when 4 then {0}.size else coalesce(length({0}.body), 0) end"
 
-CREATOR: Final = "(select creator from document where id = {}.document)"
+# Who pays for what is kept and said of a document.
+CHARGED: Final = "coalesce({0}.charged, {0}.creator)"
 
-LINKER: Final = "(select creator from document where id = {}.source)"
+_PAYS: Final = CHARGED.format("document")
+
+CREATOR: Final = f"(select {_PAYS} from document where id = {{}}.document)"
+
+LINKER: Final = f"(select {_PAYS} from document where id = {{}}.source)"
 
 # A tag stands in its own index, and as a topic in two more.
 TAG_BYTES: Final = "128 + 8 * length({}.tag)"
@@ -25,13 +30,13 @@ RECOUNT: Final = f"""
 select agent, sum(nodes), sum(bytes), sum(history) from (
   select owner as agent, 1 as nodes, size as bytes, 0 as history from node where owner is not null
   union all
-  select creator, 0, 0, {KEPT_BYTES.format("version")} from version join document on document.id = version.document
+  select {_PAYS}, 0, 0, {KEPT_BYTES.format("version")} from version join document on document.id = version.document
   union all
-  select creator, 0, {TAG_BYTES.format("tag")}, 0 from tag join document on document.id = tag.document
+  select {_PAYS}, 0, {TAG_BYTES.format("tag")}, 0 from tag join document on document.id = tag.document
   union all
-  select creator, 0, {LINK_BYTES}, 0 from link join document on document.id = link.source
+  select {_PAYS}, 0, {LINK_BYTES}, 0 from link join document on document.id = link.source
   union all
-  select creator, 0, {USER_BYTES.format("document")}, 0 from document where user is not null
+  select {_PAYS}, 0, {USER_BYTES.format("document")}, 0 from document where user is not null
 ) group by agent"""
 
 Used = tuple[int, int, int]  # nodes, bytes, history

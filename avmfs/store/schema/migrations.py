@@ -77,6 +77,27 @@ create index copied on node(size, came) where came is not null;
 insert into setting(key, value) values('unknown_copies', '');
 """
 
+# 18 -> 19: of a document in a private space all is charged to its agent. The first request counts anew.
+_CHARGED: Final = """
+alter table document add column charged text;
+with recursive below(id, agent) as (
+  select id, cast(name as text) from node
+  where parent in (4, 8) or parent in (select id from node where parent in (5, 6) and name = cast('private' as blob))
+  union all
+  select node.id, agent from below join node on node.parent = below.id
+) update document set charged = agent from below where below.id = document.node and creator <> agent;
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
 # The first one takes OLDEST to the next version.
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS, _CONSOLIDATED, _COPIES)
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _CHECKSUMS,
+    _PAST,
+    _TRASH,
+    _CLAIMS,
+    _LIVE,
+    _PARTS,
+    _CONSOLIDATED,
+    _COPIES,
+    _CHARGED,
+)

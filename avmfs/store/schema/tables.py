@@ -121,6 +121,8 @@ create table hold(node int, holder blob, at int not null, primary key(node, hold
 -- due: the words changed, and the index rows are to be made anew; the smallest number is next. null: nothing is due.
 -- Words are made in turn: who waits for what was queued before need not wait for what is queued meanwhile.
 -- read: the version up to which the creator has read it, null: never marked. `mark` has everybody else's.
+-- charged: whom versions, tags, links and keys are charged to: the agent in whose private space it has come to stand.
+-- null: the creator.
 create table document(
   id integer primary key,
   node int not null,
@@ -133,7 +135,8 @@ create table document(
   head int not null default 0,
   away_parent int, away_name blob, away_at int,
   due int,
-  read int
+  read int,
+  charged text
 );
 create index away on document(away_parent, away_name) where away_parent is not null;
 create index document_due on document(due) where due is not null;

@@ -2,10 +2,11 @@
 
 Owns the table usage while a quota is configured. Triggers of the one writing connection tell of every row of node,
 version, tag and link that comes, grows, changes hands or goes, and of the keys of :meta, whatever command did it: no
-route can forget to. What is said about a document counts as bytes of who made it, as its history does. A request's sum
-is added to the counters, and held against the quota, in one statement per agent at the request's end, in its own
-transaction, so that the counters are right after a crash. Without any quota there are no triggers, and nothing is
-counted. Called by the applier, by ``settle`` and, for a look, by readers. Same thread as the connection.
+route can forget to. What is said about a document counts as bytes of who made it, or in whose private space it has come
+to stand, as its history does. A request's sum is added to the counters, and held against the quota, in one statement
+per agent at the request's end, in its own transaction, so that the counters are right after a crash. Without any quota
+there are no triggers, and nothing is counted. Called by the applier, by ``settle`` and, for a look, by readers. Same
+thread as the connection.
 """
 
 from __future__ import annotations
@@ -16,11 +17,26 @@ import apsw
 
 from avmfs.access import Quota
 from avmfs.errors import OverQuota
-from avmfs.store.rows.usage import CREATOR, KEPT_BYTES, LINK_BYTES, LINKER, RECOUNT, TAG_BYTES, USER_BYTES, Used
+from avmfs.store.rows.usage import (
+    CHARGED,
+    CREATOR,
+    KEPT_BYTES,
+    LINK_BYTES,
+    LINKER,
+    RECOUNT,
+    TAG_BYTES,
+    USER_BYTES,
+    Used,
+)
 from avmfs.store.tx.states import Triggers
 from avmfs.store.tx.transaction import Tx
 
-_COUNTED: Final = "nodes, versions, what is said"  # in the setting; stores of before have "yes"
+_COUNTED: Final = "nodes, versions, what is said, by private space"  # in the setting; older stores have less
+_KEPT: Final = f"(select coalesce(sum({KEPT_BYTES.format('version')}), 0) from version where document = new.id)"
+_SAID: Final = (
+    f"{USER_BYTES.format('new')} + {LINK_BYTES} * (select count(*) from link where source = new.id)"
+    f" + (select coalesce(sum({TAG_BYTES.format('tag')}), 0) from tag where document = new.id)"
+)
 # Of the connection and not of the database: who opens the store without quotas has none of them.
 _TRIGGERS: Final = {
     "node_comes": "after insert on main.node when new.owner is not null"
@@ -50,10 +66,13 @@ _TRIGGERS: Final = {
     f" select avm_charge({LINKER.format('old')}, 0, -{LINK_BYTES}, 0);"
     f" select avm_charge({LINKER.format('new')}, 0, {LINK_BYTES}, 0)",
     "link_goes": f"after delete on main.link begin select avm_charge({LINKER.format('old')}, 0, -{LINK_BYTES}, 0)",
-    "keys_change": "after update of user on main.document begin select avm_charge(new.creator, 0,"
+    "keys_change": f"after update of user on main.document begin select avm_charge({CHARGED.format('new')}, 0,"
     f" {USER_BYTES.format('new')} - {USER_BYTES.format('old')}, 0)",
     "keys_go": "after delete on main.document when old.user is not null"
-    f" begin select avm_charge(old.creator, 0, -{USER_BYTES.format('old')}, 0)",
+    f" begin select avm_charge({CHARGED.format('old')}, 0, -{USER_BYTES.format('old')}, 0)",
+    "document_changes_hands": "after update of charged on main.document"
+    f" begin select avm_charge({CHARGED.format('old')}, 0, -({_SAID}), -({_KEPT}));"
+    f" select avm_charge({CHARGED.format('new')}, 0, {_SAID}, {_KEPT})",
 }
 
 
@@ -88,16 +107,18 @@ class Charges(Triggers):
                 (agent, *change),
             ).fetchone()
             if not tx.who.operator:
-                _refuse_more(agent, tx.policy.person(agent).quota, change, used)
+                itself = agent == tx.who.name and tx.who.key is None
+                _refuse_more(agent, tx.policy.person(agent).quota, change, used, itself)
         self._pending.clear()
 
 
-def _refuse_more(agent: str, quota: Quota, change: list[int], used: Used) -> None:
+def _refuse_more(agent: str, quota: Quota, change: list[int], used: Used, itself: bool) -> None:
+    """What it takes up is told to an agent ``itself`` alone: it counts what others cannot see."""
     nodes = "files and directories" + (" (as its bytes allow: `nodes` says otherwise)" if quota.nodes is None else "")
     most = ((quota.most_nodes, nodes), (quota.bytes, "bytes"), (quota.history_bytes, "bytes of history"))
     for (limit, what), more, now in zip(most, change, used, strict=True):
         if limit is not None and more > 0 and now > limit:
-            raise OverQuota(f"{agent} may have {limit} {what}, this would be {now}")
+            raise OverQuota(f"{agent} may have {limit} {what}, this would be {now if itself else 'more'}")
 
 
 def recount(tx: Tx) -> None:

@@ -792,8 +792,8 @@ export interface Methods {
    * Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant (as after the ``@``
    * of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
    * something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
-   * the first 1000; ``dry_run``: what would be done. Raises Exists where something else stands in the way, before
-   * anything is done.
+   * the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
+   * something else stands in the way, before anything is done.
    */
   restore(given: RestoreArguments): Promise<Json>;
   /**
@@ -822,7 +822,7 @@ export interface Methods {
   /**
    * {"snapshots": [{"name", "agent", "at", "path", "gone"}]}: the agent's own and the operators' (agent ""), the
    * newest first. ``path``: what each has, None where that is ``gone``, or not for the asker: an agent makes one of what
-   * it sees alone, and an operator sees all.
+   * it sees alone, and an operator sees all. An API key is told of those alone that have something for it.
    */
   snapshots(given?: SnapshotsArguments): Promise<Json>;
   /**
