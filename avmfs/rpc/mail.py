@@ -42,19 +42,20 @@ def inbox(
     memory: Memory, unread_only: bool = False, mark_read: bool = False, wait: float = 0.0, thread: int | None = None
 ) -> dict[str, Any]:
     """{"text", "messages"}; ``mark_read`` marks just what is shown. ``wait``: first, for unread mail, at most so many
-    seconds. ``thread``: only messages of that thread."""
+    seconds. ``thread``: only messages of that thread, and waiting for them."""
     if not 0 <= wait <= WAIT_S:
         raise Invalid(f"wait {wait}: expected 0 to {WAIT_S:g} seconds")
     if thread is not None:
         _check_number(thread)
     if wait:
-        _wait(memory, wait)
+        _wait(memory, wait, thread)
     messages = memory.inbox(unread_only=unread_only)
     if thread is not None:
         messages = [message for message in messages if message.thread == thread]
     unread = [message.id for message in messages if message.read_at is None]
     shown = messages[: len(unread) + mail.READ_SHOWN]
     if mark_read:
+        calls.go_on()  # who has gone meanwhile sees none of it
         memory.mark_read(unread)
     return {
         "text": mail.listing(shown, memory.zone, len(messages) - len(shown)),
@@ -105,13 +106,15 @@ def urgent(memory: Memory) -> str:
     return memory.banner()
 
 
-def _wait(memory: Memory, seconds: float) -> None:
+def _wait(memory: Memory, seconds: float, thread: int | None) -> None:
     deadline = time.monotonic() + seconds
-    try:
-        await_mail(memory, seconds)
-    except NotSupported:  # no daemon: nobody wakes us
-        while not memory.inbox(unread_only=True) and (left := deadline - time.monotonic()) > 0:
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            await_mail(memory, left, thread)
+            return
+        except NotSupported:  # no daemon: nobody wakes us
             time.sleep(min(POLL_S, left))
+            calls.go_on()
 
 
 def _check_number(number: int) -> None:

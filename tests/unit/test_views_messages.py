@@ -20,6 +20,8 @@ from avmfs.agents import mail
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.node import Message
+from avmfs.rpc import methods
+from avmfs.rpc.client import await_mail
 from avmfs.store import identity
 from avmfs.store import store as sqlite
 from avmfs.store.tx.transaction import IndexRules
@@ -182,6 +184,35 @@ def serving(path: Path) -> Iterator[Path]:
         server.stop()
         thread.join()
         listener.close()
+
+
+def test_waiting_for_a_thread_is_over_with_its_message_and_with_no_other(tmp_path: Path, world: World) -> None:
+    path = tmp_path / "live.db"
+    with serving(path) as address:
+        asked, memories = list[float](), {}
+        for name in ("alice", "bob"):
+            store = sqlite.open_attached(path, address, name, identity.proof(b"key", name))
+            memories[name] = Memory(replace(world.around, store=store, clock=time.time_ns), Principal(name))
+            memories[name].submit("enroll")
+        alice, bob = memories["alice"], memories["bob"]
+        begun = bob.tell("alice", "what is it?")
+        alice.tell("bob", "something else")
+
+        def ask(step: float) -> dict[str, Any]:
+            if len(asked) == 1:
+                later.start()
+            assert len(asked) < 10, "it asks again and again"
+            asked.append(step)
+            found: dict[str, Any] = methods.call(bob, "inbox", {"wait": step, "thread": begun})
+            return found
+
+        later = threading.Timer(0.3, lambda: alice.tell("bob", "it is this", re=begun))
+        ask(0.2)  # it waits for that long, whatever else is unread
+        (answer,) = await_mail(ask, 300.0)["messages"]
+        assert answer["body"] == "it is this" and len(asked) == 2
+        later.join()
+        for memory in memories.values():
+            memory.store.close()
 
 
 @pytest.mark.parametrize("arrives", [True, False])

@@ -84,9 +84,11 @@ class MailReader(Part):
             )
         )
 
-    def any_unread(self) -> bool:
+    def any_unread(self, thread: int | None = None) -> bool:
         self._who.require("inbox")
-        return bool(self._all(f"select 1 from delivery indexed by unread where {_LIVE} and read_at is null limit 1"))
+        of_thread = "" if thread is None else " and coalesce(thread, number) = :thread"
+        unread = f"select 1 from delivery indexed by unread where {_LIVE} and read_at is null{of_thread} limit 1"
+        return bool(self._all(unread, thread=thread))
 
     def refusal(
         self, recipient: str, size: int, re: int | None, *, body_limit: int, unread_limit: int, rate_limit: int
