@@ -59,8 +59,8 @@ def _mark_read(ctx: Context, messages: list[int]) -> None:
 
 
 def await_mail(memory: Memory, seconds: float, thread: int | None = None) -> bool:
-    """Return True once there is unread mail (of a ``thread``), False after ``seconds``. Raises NotSupported without a daemon, Interrupted
-    when nobody waits any more."""
+    """Return True once there is unread mail (of a ``thread``), False after ``seconds``. Raises NotSupported without a
+    daemon, Interrupted when nobody waits any more."""
 
     def arrived() -> bool:
         with memory.reading() as reader:
