@@ -429,7 +429,7 @@ class Memory:
         return int(sent["id"])
 
     def may_tell(self, recipient: str, size: int, re: int | None = None) -> None:
-        """Raises what sending a message of ``size`` bytes would raise now: OverQuota, Invalid."""
+        """Raises what sending a message of ``size`` bytes would raise now: OverQuota, Invalid, Denied."""
         limits = self.around.limits
         with self.reading() as reader:
             reader.mail.refusal(

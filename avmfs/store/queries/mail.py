@@ -13,7 +13,8 @@ from avmfs import paths
 from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Message
 from avmfs.store.queries.part import Part
-from avmfs.store.rows.mail_limits import MINUTE, UNREAD_FROM, full, re_unknown, too_fast, too_long
+from avmfs.store.rows.mail_limits import MINUTE, UNREAD, UNREAD_FROM, all_full, full, re_unknown, too_fast, too_long
+from avmfs.store.rows.stored_policy import policy_in_force
 
 _LIVE: Final = "agent = :agent and (delivery.expires is null or delivery.expires > :now)"
 _COLUMNS: Final = (
@@ -94,7 +95,9 @@ class MailReader(Part):
         self, recipient: str, size: int, re: int | None, *, body_limit: int, unread_limit: int, rate_limit: int
     ) -> None:
         """Raises what sending ``size`` bytes there would raise now."""
-        me = self._who.name
+        me, policy = self._who.name, policy_in_force(self._db)
+        self._who.require("tell")
+        policy.require(self._who, "write")
         if size > body_limit:
             raise OverQuota(too_long(body_limit))
         if re is not None:
@@ -110,5 +113,8 @@ class MailReader(Part):
             raise OverQuota(too_fast(rate_limit, row[0] + MINUTE - self._now))
         if recipient == paths.EVERYONE:
             return
+        quota = policy.person(recipient).quota.unread
+        if quota is not None and self._db.execute(UNREAD, (recipient, self._now)).get >= quota:
+            raise OverQuota(all_full(recipient))
         if self._db.execute(UNREAD_FROM, (recipient, me, False, self._now)).get >= unread_limit:
             raise OverQuota(full(recipient, unread_limit))
