@@ -126,6 +126,8 @@ def work(world: World) -> None:
         reader.pending.directories(5)
         reader.mail.any_unread()
         reader.mail.any_unread(5)
+        reader.mail.urgent(5)
+        reader.mail.unread()
         reader.mail.refusal("alice", 1, None, body_limit=9, unread_limit=9, rate_limit=9)
         reader.children(below)
         reader.subdirectories(below)

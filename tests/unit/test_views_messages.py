@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
+from avmfs import calls, wire
 from avmfs.access import Policy, Principal
 from avmfs.agents import mail
-from avmfs.errors import Invalid
+from avmfs.errors import Interrupted, Invalid
 from avmfs.memory import Memory
 from avmfs.node import Message
 from avmfs.rpc import methods
 from avmfs.rpc.client import await_mail
 from avmfs.store import identity
 from avmfs.store import store as sqlite
+from avmfs.store.queries.mail import MailReader
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import loop
 from avmfs.store.writer.applier import Applier
@@ -150,6 +152,71 @@ def test_durations_and_times() -> None:
         "1d 1h",
     ]
     assert mail.iso(int(datetime(2026, 3, 7, tzinfo=UTC).timestamp()) * 10**9 + 1000) == "2026-03-07T00:00:00.000001Z"
+
+
+# Much of it ------------------------------------------------------------------------------------------------
+
+
+def test_a_banner_costs_what_it_shows(world: World) -> None:
+    bob = world.agent("bob").memory
+
+    def cost() -> float:
+        """Of a banner, in processor time."""
+        took = []
+        for _ in range(5):
+            began = time.process_time()
+            assert bob.banner().count("> (it goes on: cat /:urgent)") == 10
+            took.append(time.process_time() - began)
+        return min(took)
+
+    for _ in range(10):
+        tell(world, "\x01" * 5_000, "urgent")
+    little = cost()
+    bob.mark_read()
+    for _ in range(80):
+        tell(world, "\x01" * 65_536, "urgent")
+    assert cost() < 4 * little
+    assert "=== 80 urgent messages (mark" in bob.banner() and "\n(70 more: cat /:urgent)\n" in bob.banner()
+
+
+def test_an_inbox_beyond_one_answer_comes_in_several_and_none_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.rpc.mail.ANSWER_BYTES", 20_000)
+    bob = world.agent("bob").memory
+    sent = {tell(world, "\x01" * 1_000) for _ in range(7)}
+    seen = list[int]()
+    while len(seen) < len(sent):
+        found = methods.call(bob, "inbox", {"unread_only": True, "mark_read": True})
+        assert len(wire.pack(found)) < 20_000 and found["text"].count("\n> ") == len(found["messages"]) > 0
+        assert (f"({found['more']} more: " in found["text"]) is (found["more"] > 0)
+        seen += [message["id"] for message in found["messages"]]
+        assert found["more"] == len(sent) - len(seen) == len(unread(world))
+    assert {*seen} == sent
+
+
+def test_a_listing_that_nobody_waits_for_ends_and_marks_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(world, "first"), tell(world, "second")
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    monkeypatch.setattr(mail, "quote", lambda body: call.give_up())
+    with pytest.raises(Interrupted):
+        methods.call(world.agent("bob").memory, "inbox", {"mark_read": True})
+    assert len(unread(world)) == 2
+
+
+def test_who_watches_for_mail_reads_no_body(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = world.agent("bob").memory
+    before = methods.call(bob, "watch", {})["unread"]
+    number = tell(world, "x")
+
+    def messages(*_: object, **__: object) -> None:
+        raise AssertionError("bodies are read")
+
+    monkeypatch.setattr(MailReader, "messages", messages)
+    assert methods.call(bob, "watch", {})["unread"] != before
+    bob.mark_read([number])
+    assert methods.call(bob, "watch", {})["unread"] == before
 
 
 # Waiting ---------------------------------------------------------------------------------------------------

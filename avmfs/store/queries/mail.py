@@ -63,6 +63,24 @@ class MailReader(Part):
             )
         return [Message(*row) for row in found]
 
+    def urgent(self, limit: int) -> list[Message]:
+        """What is urgent and unread, the newest first; no more bodies are read than that."""
+        self._who.require("inbox")
+        found = self._all(
+            f"{_COLUMNS} from delivery join message on message.id = delivery.message"
+            " where agent = :agent and delivery.message in (select message from delivery indexed by urgent"
+            f" where {_LIVE} and read_at is null and priority = 'urgent' order by message desc limit :limit)"
+            " order by delivery.message desc",
+            limit=limit,
+        )
+        return [Message(*row) for row in found]
+
+    def unread(self) -> list[int]:
+        """The numbers of what is unread, in order."""
+        self._who.require("inbox")
+        rows = self._all(f"select number from delivery indexed by unread where {_LIVE} and read_at is null")
+        return sorted(number for (number,) in rows)
+
     def counts(self) -> Mailbox:
         self._who.require("inbox")
         unread = dict.fromkeys(("urgent", "normal", "low"), 0)
