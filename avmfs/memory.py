@@ -429,7 +429,7 @@ class Memory:
         return int(sent["id"])
 
     def may_tell(self, recipient: str, size: int, re: int | None = None) -> None:
-        """Raises what sending a message of ``size`` bytes would raise now: OverQuota, Invalid."""
+        """Raises what sending a message of ``size`` bytes would raise now: OverQuota, Invalid, Denied."""
         limits = self.around.limits
         with self.reading() as reader:
             reader.mail.refusal(
@@ -466,9 +466,9 @@ class Memory:
         if self.quiet or not self.who.may("inbox"):
             return "", ""
         with self.reading() as reader:
-            urgent = reader.mail.messages(unread_only=True, priority="urgent")
-            others = reader.mail.counts().unread["normal"] if urgent else 0
-        return mail.banner(urgent, self.zone, others, self.marked_by), mail.short_banner(urgent)
+            urgent = reader.mail.urgent(mail.BANNER_MESSAGES)
+            unread = reader.mail.counts().unread if urgent else {}
+        return mail.banner(urgent, unread, self.zone, self.marked_by), mail.short_banner(unread.get("urgent", 0))
 
     def banner(self) -> str:
         return self.urgent_banner()[0]

@@ -183,7 +183,7 @@ def _delta(packed: Any) -> Delta:
 
 def _agent(value: Any) -> str:
     try:
-        return "" if value == "" else check_agent_id(value)
+        return str(value) if value in ("", OPERATOR.name) else check_agent_id(value)  # that is who fetches live paths
     except (ValueError, TypeError):
         raise Invalid("gossip: not an agent") from None
 

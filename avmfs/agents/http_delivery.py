@@ -87,10 +87,11 @@ def _tls() -> ssl.SSLContext:
 def connected(destination: Destination, allowed: Allowed, deadline: float) -> socket.socket:
     """A socket to an address that the guard has seen, until ``deadline`` (monotonic). Raises Denied, OSError."""
     last: OSError | None = None
-    for family, kind, protocol, _, address in vetted(destination, allowed):
+    found = vetted(destination, allowed)
+    for others, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(_left(deadline))
+            sock.settimeout(_left(deadline) / (others + 1))  # one that never answers leaves time for those behind it
             sock.connect(address)
             if not destination.secure:
                 return sock
@@ -99,8 +100,6 @@ def connected(destination: Destination, allowed: Allowed, deadline: float) -> so
         except OSError as e:
             sock.close()
             last = e
-            if isinstance(e, TimeoutError):
-                break
     assert last is not None, "vetted gives at least one"
     raise last
 

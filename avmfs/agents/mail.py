@@ -8,9 +8,10 @@ the store keeps the mail.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 
+from avmfs import calls
 from avmfs.errors import Invalid
 from avmfs.node import Message
 from avmfs.text.escapes import json_safe, visible
@@ -20,7 +21,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST_S = 100 * 366 * 86400
 READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all
 BY_WRITING, BY_READING = "echo > /:inbox", "cat '/:inbox?mark=read'"
-_BANNER_MESSAGES, _BANNER_LINES, _BANNER_CHARACTERS = 10, 20, 2000  # what a banner shows of much, and of one message
+BANNER_MESSAGES, _BANNER_LINES, _BANNER_CHARACTERS = 10, 20, 2000  # what a banner shows of much, and of one message
+_BANNER_READ = 2 * _BANNER_CHARACTERS  # of a body: blanks at the end of its lines are not shown
 
 
 def parse_duration(text: str) -> int:
@@ -71,24 +73,29 @@ def header(message: Message, zone: tzinfo) -> str:
     return f"#{message.id} {show_time(message.at, zone)} {message.sender}{to}{answers}{priority}{state}"
 
 
-def listing(messages: Sequence[Message], zone: tzinfo, older: int = 0) -> str:
+def listing(messages: Sequence[Message], zone: tzinfo, older: int = 0, fitting: Sequence[str] | None = None) -> str:
     """The inbox as text: a heading with counts, then each message quoted under its header. ``older``: how many read
-    ones there are beyond ``messages``."""
+    ones there are beyond ``messages``. ``fitting``: blocks of the first ones, where there is no room for more."""
     if not messages:
         return "(no messages)\n"
     total, unread = len(messages) + older, sum(message.read_at is None for message in messages)
     noun = "message" if total == 1 else "messages"
-    text = f"## Inbox ({total} {noun}, {unread} unread)\n\n{_blocks(messages, zone)}"
+    blocks = [block(message, zone) for message in messages] if fitting is None else fitting
+    text = f"## Inbox ({total} {noun}, {unread} unread)\n\n" + "\n".join(blocks)
+    if left := len(messages) - len(blocks):
+        return f"{text}\n({left + older} more: mark these as read, or delete them, to see the rest)\n"
     return f"{text}\n({older} older ones, read: :inbox?format=jsonl)\n" if older else text
 
 
 def urgent(messages: Sequence[Message], zone: tzinfo) -> str:
     """Unread urgent messages as text."""
-    return _blocks(messages, zone) if messages else "(no urgent messages)\n"
+    return "\n".join(block(message, zone) for message in messages) if messages else "(no urgent messages)\n"
 
 
-def _blocks(messages: Sequence[Message], zone: tzinfo) -> str:
-    return "\n".join(f"{header(message, zone)}\n{quote(message.body)}\n" for message in messages)
+def block(message: Message, zone: tzinfo) -> str:
+    """One message as text; of many, whoever waits for them may be gone before the last."""
+    calls.go_on()
+    return f"{header(message, zone)}\n{quote(message.body)}\n"
 
 
 def plain(message: Message) -> dict[str, object]:
@@ -118,33 +125,34 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def banner(urgent: Sequence[Message], zone: tzinfo, others: int = 0, how: str = BY_WRITING) -> str:
-    """The delimited banner of unread urgent mail; empty when there is none. ``others``: unread normal messages, which
-    are only counted; ``how`` marks as read. Of many or long messages it shows the beginning."""
+def banner(urgent: Sequence[Message], unread: Mapping[str, int], zone: tzinfo, how: str = BY_WRITING) -> str:
+    """The delimited banner of unread urgent mail; empty when there is none. ``urgent``: the first BANNER_MESSAGES at
+    least; ``unread``: how many there are by priority, normal ones are only counted; ``how`` marks as read. Of many or
+    long messages it shows the beginning."""
     if not urgent:
         return ""
+    count, others = unread["urgent"], unread["normal"]
     more = f", {others} more unread" if others else ""
-    text = "\n".join(
-        f"{header(message, zone)}\n{_beginning(quote(message.body))}\n" for message in urgent[:_BANNER_MESSAGES]
-    )
-    left = len(urgent) - _BANNER_MESSAGES
+    text = "\n".join(f"{header(message, zone)}\n{_beginning(message.body)}\n" for message in urgent[:BANNER_MESSAGES])
+    left = count - BANNER_MESSAGES
     rest = f"\n({left} more: cat /:urgent)\n" if left > 0 else ""
-    return f"=== {_count(urgent)}{more} (mark read: {how}) ===\n{text}{rest}=== end of urgent ===\n\n"
+    return f"=== {_count(count)}{more} (mark read: {how}) ===\n{text}{rest}=== end of urgent ===\n\n"
 
 
-def _beginning(quoted: str) -> str:
-    lines = quoted.split("\n")
-    shown = "\n".join(lines[:_BANNER_LINES])[:_BANNER_CHARACTERS]
-    return quoted if shown == quoted else f"{shown}\n> (it goes on: cat /:urgent)"
+def _beginning(body: str) -> str:
+    """Its beginning, quoted. Every call at the door may carry it: what is cut anyhow is not quoted."""
+    quoted = quote(body[:_BANNER_READ])
+    shown = "\n".join(quoted.split("\n")[:_BANNER_LINES])[:_BANNER_CHARACTERS]
+    return quoted if shown == quoted and len(body) <= _BANNER_READ else f"{shown}\n> (it goes on: cat /:urgent)"
 
 
-def short_banner(urgent: Sequence[Message]) -> str:
-    """One line for where the whole banner costs too much."""
-    return f"=== {_count(urgent)}: cat /:urgent ===\n\n" if urgent else ""
+def short_banner(count: int) -> str:
+    """One line for where the whole banner of so many messages costs too much."""
+    return f"=== {_count(count)}: cat /:urgent ===\n\n" if count else ""
 
 
-def _count(urgent: Sequence[Message]) -> str:
-    return f"{len(urgent)} urgent message" + ("s" if len(urgent) > 1 else "")
+def _count(count: int) -> str:
+    return f"{count} urgent message" + ("s" if count > 1 else "")
 
 
 def iso(at: int | None) -> str | None:

@@ -65,11 +65,12 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float, tol
     key = base64.b64decode(secret.removeprefix("whsec_"))
     try:
         message, timestamp = headers["webhook-id"], int(headers["webhook-timestamp"])
-        given = headers["webhook-signature"].split()
-    except (KeyError, ValueError):
+        given = headers["webhook-signature"].encode().split()
+        recent = abs(now - timestamp) <= tolerance_s
+        wanted = signed(key, message, timestamp, body)["webhook-signature"].encode()
+    except (KeyError, ValueError, OverflowError):
         return False
-    wanted = signed(key, message, timestamp, body)["webhook-signature"]
-    return abs(now - timestamp) <= tolerance_s and any(hmac.compare_digest(wanted, each) for each in given)
+    return recent and any(hmac.compare_digest(wanted, each) for each in given)
 
 
 def pause_s(failures: int, first_s: float, chance: random.Random) -> float:

@@ -61,7 +61,8 @@ class Collaboration:
         self, *, unread_only: bool = False, mark_read: bool = False, wait: float = 0, thread: int | None = None
     ) -> builtins.list[dict[str, Any]]:
         """Your messages, unread first, urgent first: at, body, expires, id, priority, re, read, recipient, sender,
-        thread. ``wait``: first for unread mail, at most so many seconds. ``thread``: only those of that thread."""
+        thread. ``wait``: first for unread mail, at most so many seconds. ``thread``: only those of that thread. As many
+        as fit into one answer, 64 MiB; ``mark_read`` marks those."""
         return builtins.list(
             await_mail(
                 lambda step: self._door.call(

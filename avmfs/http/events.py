@@ -1,11 +1,13 @@
 """Server-sent events at /events: what changes, and mail, as the asker may see it.
 
 Owns the stream's form. Events: ``change`` (data: one of ``recent``'s changes; id: the seq up to which all was told, so
-that a browser that reconnects goes on from there) and ``mail`` (data: ``unread``). A stream that nobody reads ends.
+that a browser that reconnects goes on from there) and ``mail`` (data: ``unread``). A stream that nobody reads ends, and
+one whose session has ended tells nothing more.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.http import identity, values
-from avmfs.http.doors import Caller
+from avmfs.http.doors import Caller, Unauthorized
 from avmfs.http.rest import Service
 
 STREAMS, STREAMS_OF_ONE = 48, 8
@@ -79,8 +81,10 @@ class _Stream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send(send, b": events\n\n")
-            while True:
-                await self._tell(send)
+            with contextlib.suppress(Unauthorized):
+                while True:
+                    await self._tell(send)
+            await self._send(send, b"", more=False)
         except (AvmError, TimeoutError):
             return  # the client is gone or takes nothing, or the daemon ends: it asks again
         finally:
@@ -100,16 +104,24 @@ class _Stream(Response):
         self._unread = self._at["unread"]
         if self._since != before:
             told.append(b"id: %d\n\n" % self._since)
+        self._check_session()
         await self._send(send, b"".join(told) or b": alive\n\n")
         self._at = await self._ask("watch", since=self._since, unread=self._unread, wait=WAIT_S)
+
+    def _check_session(self) -> None:
+        """Raise Unauthorized where the stream's session has ended: at a sign-out, or by its age."""
+        request, sessions = self._request, self._service.sessions
+        now = identity.visitor(request, sessions, self._service.port) or identity.bearer(request, sessions)
+        if now != self._caller:
+            raise Unauthorized("this session has ended")
 
     async def _ask(self, method: str, **given: Any) -> Any:
         result, _ = await self._service.ask(self._request, self._caller, method, given)
         return result
 
-    async def _send(self, send: Send, data: bytes) -> None:
+    async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
         with anyio.fail_after(SEND_S):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 def _event(name: str, data: Any) -> bytes:

@@ -66,7 +66,7 @@ def route(
 
     async def answer(request: Request) -> Response:
         try:
-            _check(request, service, kept)
+            await _check(request, service, kept)
             return Response(await service.in_thread(shown), media_type="text/plain; version=0.0.4; charset=utf-8")
         except AvmError as e:
             return values.refusal(e, False)
@@ -88,8 +88,8 @@ def _token(path: Path) -> str:
     return text
 
 
-def _check(request: Request, service: Service, kept: bytes) -> None:
-    """Raises Unauthorized, Denied."""
+async def _check(request: Request, service: Service, kept: bytes) -> None:
+    """Raises Unauthorized, Denied, and Busy where the door cannot be asked who is the operator."""
     given = request.headers.get("authorization", "").partition(" ")[2].strip(" ")
     if hmac.compare_digest(hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(), kept):
         return
@@ -99,6 +99,7 @@ def _check(request: Request, service: Service, kept: bytes) -> None:
         raise Unauthorized(f"the token in {TOKEN} of the data directory is needed, or an operator's") from None
     if not caller.operator:
         raise Denied("figures over all agents are for the operator")
+    await service.in_thread(lambda: service.doors.call(caller, "nonce", {"about": "metrics"}))  # it may be none by now
 
 
 def _counted(found: dict[metrics.Key, list[float]]) -> Iterable[str]:

@@ -23,6 +23,7 @@ from mcp.server.models import InitializationOptions
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
 
+from avmfs import calls
 from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.mcp import prompts, registry, resources
 from avmfs.mcp.session import Session
@@ -52,16 +53,27 @@ class _Call:
         self.urgent = ""
         self._session = session
         self._context = context
+        self._waits = calls.Call()
+        self._waiting: Session | None = None
 
     def door(self, method: str, /, **arguments: Any) -> Any:
         return self._ask(self._session, method, arguments)
 
     def patient(self, method: str, **arguments: Any) -> Any:
-        session = self._session.another()
+        self._waiting = session = self._session.another()
+        calls.working.call = self._waits  # of a door in this process
         try:
+            calls.go_on()
             return self._ask(session, method, arguments)
         finally:
+            calls.working.call = None
             session.close()
+
+    def hang_up(self) -> None:
+        """From any thread, once nobody waits for the answer: nor does the door, which would take what comes next."""
+        self._waits.give_up()
+        if self._waiting is not None:
+            self._waiting.hang_up()
 
     def _ask(self, session: Session, method: str, arguments: dict[str, Any]) -> Any:
         result, self.urgent = session.call(method, arguments)
@@ -145,6 +157,9 @@ class MemoryServer(Server[Any]):
         try:
             arguments = registry.bind(found, params.arguments or {})
             answer = await anyio.to_thread.run_sync(lambda: found.run(call, **arguments), abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            call.hang_up()
+            raise
         except (AvmError, registry.BadArguments) as e:
             said = _reason(e, (params.arguments or {}).get("path"))
             return types.CallToolResult(content=[_text(said), *_urgent(call.urgent)], is_error=True)

@@ -19,7 +19,7 @@ from avmfs_config import Paths
 
 from avmfs.api.autostart import begin
 from avmfs.api.connect import open_door
-from avmfs.errors import Busy
+from avmfs.errors import Busy, Interrupted
 from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.rpc.tracing import traced
@@ -39,6 +39,7 @@ class Session:
         self._where = where
         self._environ = environ
         self._mutex = threading.Lock()
+        self._over = False
         # A client waits for the server's start for a few seconds only: the daemon is there at one of the next calls.
         with contextlib.suppress(PermissionError):  # another user's store, which has a daemon or none for this one
             if begins and not environ.get("AVM_AT") and StoreLock(where.database).holder() is None:
@@ -68,9 +69,17 @@ class Session:
         if door is not None:
             door.close()
 
+    def hang_up(self) -> None:
+        """From any thread, for good: whoever waits for a daemon's answer is woken with an error, and it is told."""
+        self._over = True
+        if isinstance(self._door, RemoteDoor) or self._environ.get("AVM_AT"):  # not the store, in use by that thread
+            self.close()
+
     def _ask(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
         door = self._opened()
         try:
+            if self._over:  # looked at once the door is there for hang_up to close
+                raise Interrupted("nobody waits any more")
             result = traced(door, self._environ.get("AVM_AT") or str(self._where.database)).call(method, **arguments)
         except Busy:
             if isinstance(door, RemoteDoor):  # also after a time limit: the answer to come would pass for the next one

@@ -174,7 +174,8 @@ def _unread(memory: Memory) -> int:
     """A number that is another one whenever something else is unread."""
     if not memory.who.may("inbox"):
         return 0
-    numbers = sorted(message.id for message in memory.inbox(unread_only=True))
+    with memory.reading() as reader:
+        numbers = reader.mail.unread()
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=6).digest()) if numbers else 0
 
 

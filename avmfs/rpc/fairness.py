@@ -65,7 +65,8 @@ class ClientsCall(calls.Call):
         self.resting = False
 
     def look(self) -> None:
-        self.resting = False
+        if self.resting:  # what it slept for came, and its client may have gone just before
+            self.resting, self._looked = False, 0.0
         used = time.thread_time() - self._began
         if used > LIMIT_S:
             raise TimedOut(f"a request may take {LIMIT_S:g} s of the daemon's processor: ask for less")

@@ -27,10 +27,14 @@ def by_key(memory: Memory, key: str, agent: str | None, operator: bool, route: s
     return replace(who, route=route)
 
 
-def require_valid(memory: Memory) -> None:
-    """Raises Denied once the key of a connection has expired or was revoked."""
-    with memory.reading():
-        pass
+def require_valid(memory: Memory, *, trusted: bool) -> None:
+    """Raises Denied once the key of a connection has expired or was revoked, and once its operator may be none any more
+    (see require_sudo)."""
+    if memory.who.operator:
+        require_sudo(memory, trusted=trusted)
+    elif memory.who.key is not None:
+        with memory.reading():
+            pass
 
 
 def require_sudo(memory: Memory, *, trusted: bool) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from avmfs import calls, paths
+from avmfs import calls, paths, wire
 from avmfs.agents import mail
 from avmfs.agents import subscriptions as looks
 from avmfs.agents.destinations import Allowed, check
@@ -20,6 +20,8 @@ from avmfs.views.pending import shown, waiting
 WAIT_S = 60.0  # the longest that one call of ``inbox`` waits: whoever wants more asks again
 POLL_S = 0.5  # between two looks where nobody says when something has come
 LARGEST = 10**15  # of a message's number
+EACH_BYTES = 1024  # of a message beside its body, and more
+ANSWER_BYTES = wire.LIMIT - 1024 * EACH_BYTES  # of messages, beside a banner: a client takes no larger frame
 
 
 @method
@@ -41,25 +43,32 @@ def tell(
 def inbox(
     memory: Memory, unread_only: bool = False, mark_read: bool = False, wait: float = 0.0, thread: int | None = None
 ) -> dict[str, Any]:
-    """{"text", "messages"}; ``mark_read`` marks just what is shown. ``wait``: first, for unread mail, at most so many
-    seconds. ``thread``: only messages of that thread."""
+    """{"text", "messages", "more"}: how many did not fit into one answer. ``mark_read`` marks just what is shown.
+    ``wait``: first, for unread mail, at most so many seconds. ``thread``: only messages of that thread, and waiting for
+    them."""
     if not 0 <= wait <= WAIT_S:
         raise Invalid(f"wait {wait}: expected 0 to {WAIT_S:g} seconds")
     if thread is not None:
         _check_number(thread)
     if wait:
-        _wait(memory, wait)
+        _wait(memory, wait, thread)
     messages = memory.inbox(unread_only=unread_only)
     if thread is not None:
         messages = [message for message in messages if message.thread == thread]
-    unread = [message.id for message in messages if message.read_at is None]
-    shown = messages[: len(unread) + mail.READ_SHOWN]
+    shown = messages[: sum(message.read_at is None for message in messages) + mail.READ_SHOWN]
+    blocks, told, room = list[str](), list[dict[str, Any]](), ANSWER_BYTES
+    for number, message in enumerate(messages):
+        block = mail.block(message, memory.zone) if number < len(shown) else ""
+        room -= len((block + message.body).encode("utf-8", "surrogateescape")) + EACH_BYTES
+        if room < 0:
+            break
+        blocks += [block] if block else []
+        told.append(mail.plain(message))
+    text = mail.listing(shown, memory.zone, len(messages) - len(shown), blocks)
     if mark_read:
-        memory.mark_read(unread)
-    return {
-        "text": mail.listing(shown, memory.zone, len(messages) - len(shown)),
-        "messages": [mail.plain(message) for message in messages],
-    }
+        calls.go_on()  # who has gone meanwhile sees none of it
+        memory.mark_read([message.id for message in messages[: len(told)] if message.read_at is None])
+    return {"text": text, "messages": told, "more": len(messages) - len(told)}
 
 
 @method
@@ -105,13 +114,15 @@ def urgent(memory: Memory) -> str:
     return memory.banner()
 
 
-def _wait(memory: Memory, seconds: float) -> None:
+def _wait(memory: Memory, seconds: float, thread: int | None) -> None:
     deadline = time.monotonic() + seconds
-    try:
-        await_mail(memory, seconds)
-    except NotSupported:  # no daemon: nobody wakes us
-        while not memory.inbox(unread_only=True) and (left := deadline - time.monotonic()) > 0:
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            await_mail(memory, left, thread)
+            return
+        except NotSupported:  # no daemon: nobody wakes us
             time.sleep(min(POLL_S, left))
+            calls.go_on()
 
 
 def _check_number(number: int) -> None:

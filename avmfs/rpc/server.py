@@ -145,9 +145,9 @@ class _Door:
         with contextlib.ExitStack() as while_here:
             if presence is not None and who.name:
                 while_here.enter_context(presence.entered(who.name, who.route or "door", memory.now()))
-            self._converse(client, memory)
+            self._converse(client, memory, trusted=uid in (os.geteuid(), 0))
 
-    def _converse(self, client: socket.socket, memory: Memory) -> None:
+    def _converse(self, client: socket.socket, memory: Memory, *, trusted: bool) -> None:
         who = memory.who
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
@@ -159,7 +159,7 @@ class _Door:
             with self._mutex:
                 self._owed[client] = call
             try:
-                answer = self._answer(memory, request)
+                answer = self._answer(memory, request, trusted)
             finally:
                 calls.working.call = None
                 call.done()
@@ -192,9 +192,9 @@ class _Door:
             identity.require_sudo(self._open_for(who), trusted=own)
         return who
 
-    def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, memory: Memory, request: dict[str, Any], trusted: bool) -> dict[str, Any]:
         began = time.perf_counter()
-        answer = self._answered(memory, request)
+        answer = self._answered(memory, request, trusted)
         name = request.get("method")
         if (took := self._took.get(name) if isinstance(name, str) else None) is None:
             known = str(name) if name in methods.names() else "unknown"  # what a client makes up is no series
@@ -207,7 +207,7 @@ class _Door:
             metrics.counter("avm_door_errors_total", code=code).add()
         return answer
 
-    def _answered(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
+    def _answered(self, memory: Memory, request: dict[str, Any], trusted: bool) -> dict[str, Any]:
         name, arguments = request.get("method"), request.get("arguments", {})
         try:
             if (
@@ -216,8 +216,7 @@ class _Door:
                 or not all(isinstance(key, str) for key in arguments)
             ):
                 raise Invalid("a request has a method and named arguments")
-            if memory.who.key is not None:
-                identity.require_valid(memory)
+            identity.require_valid(memory, trusted=trusted)
             result = methods.call(memory, name, arguments)
             return {"error": None, "result": result, "urgent": memory.banner() if name != "urgent" else ""}
         except AvmError as e:

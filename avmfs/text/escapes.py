@@ -38,6 +38,7 @@ _OF_A_NAME: Final = f"[{_HIDDEN}\\\\]"
 _OF_A_LINE: Final = f"(?!\t)[{_HIDDEN}]"
 _OF_LINES: Final = f"(?![\t\n])[{_HIDDEN}]"
 _SHORT: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_CONTROLS: Final = {chr(code): f"\\x{code:02x}" for code in (*range(0x20), 0x7F)} | _SHORT
 
 
 @cache
@@ -73,14 +74,14 @@ def json_safe(value: Any, **options: Any) -> str:
 
 def _shown(found: re.Match[str]) -> str:
     sign = found[0]
+    if sign < "\u180b":  # most: neither joiner nor selector is
+        return _CONTROLS.get(sign) or f"\\u{ord(sign):04x}"
     if _signs(_WORKS).match(found.string, found.start()):
         return sign
     code = ord(sign)
     if 0xDC80 <= code <= 0xDCFF:  # a byte, see os.fsdecode
         return f"\\x{code - 0xDC00:02x}"
-    if sign in _SHORT:
-        return _SHORT[sign]
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _in_json(found: re.Match[str]) -> str:

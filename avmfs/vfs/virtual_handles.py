@@ -7,11 +7,12 @@ What is written is applied as early as an error can still reach the writer: shel
 
 from __future__ import annotations
 
+import codecs
 import threading
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import AvmError, BadHandle, Invalid, OverQuota
+from avmfs.errors import AvmError, BadHandle, Denied, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
@@ -212,15 +213,17 @@ class MailHandle(VirtualHandle):
         self.refused = False
 
     def took(self, count: int) -> None:
-        size = len(self.written) - self.sent
+        body = bytes(self.written[self.sent :])
+        text, whole = codecs.utf_8_decode(body, "replace", False)  # the beginning of a character is none yet
+        size = len(text.encode()) + len(body) - whole  # as it is sent: a byte that is no text takes three
         if self.refused:
             raise OverQuota("the beginning of this message was refused")
         try:
-            if size == count:
+            if len(body) == count:
                 self.memory.may_tell(self.recipient, size, self.re)
             elif size > (limit := self.memory.around.limits.message_bytes):
                 raise OverQuota(too_long(limit))
-        except (Invalid, OverQuota):
+        except (Denied, Invalid, OverQuota):
             self.refused = True  # the rest of it is no message
             raise
 

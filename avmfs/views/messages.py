@@ -58,12 +58,12 @@ def _mark_read(ctx: Context, messages: list[int]) -> None:
     ctx.memory.mark_read(messages)
 
 
-def await_mail(memory: Memory, seconds: float) -> bool:
-    """Return True once there is unread mail, False after ``seconds``. Raises NotSupported without a daemon, Interrupted
-    when nobody waits any more."""
+def await_mail(memory: Memory, seconds: float, thread: int | None = None) -> bool:
+    """Return True once there is unread mail (of a ``thread``), False after ``seconds``. Raises NotSupported without a
+    daemon, Interrupted when nobody waits any more."""
 
     def arrived() -> bool:
         with memory.reading() as reader:
-            return reader.mail.any_unread()
+            return reader.mail.any_unread(thread)
 
     return waiting.until(memory.store, arrived, seconds)

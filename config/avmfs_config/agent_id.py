@@ -7,14 +7,14 @@ must not know which agents exist.
 import re
 
 AGENT_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-RESERVED = ("all", "shared", "private", "me")
+RESERVED = ("all", "shared", "private", "me", "avmfs")
 
 
 def check_agent_id(name: str) -> str:
     """Return `name` if it can name an agent; else raise ValueError with the reason.
 
     An id is 1 to 64 of ``a-z 0-9 . _ -``, begins with a letter or a digit, and is none of the words that
-    paths and mailboxes use for something else.
+    paths and mailboxes use for something else, nor the name by which the system itself acts.
     """
     if not name:
         raise ValueError("an agent id cannot be empty")

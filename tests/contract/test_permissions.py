@@ -124,6 +124,8 @@ def test_an_agent_without_write_is_read_only_everywhere(ruled: Callable[..., Pol
             world.do(BOB, command, node=node, **arguments)
     with pytest.raises(Denied):
         world.do(BOB, "tell", recipient="alice", body="b", priority="low", expires=None, body_limit=9, unread_limit=9)
+    with pytest.raises(Denied):
+        beforehand(world, BOB, "alice")
     world.do(BOB, "mark", node=node)  # what an agent has read is its own affair
 
 
@@ -350,7 +352,7 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
         BOB, "tell", recipient="alice", body="?", priority="low", expires=None, body_limit=9, unread_limit=9
     )["id"]
     assert allowed(tell) == ("tell" in actions)
-    assert allowed(answer) == ("inbox" in actions) and allowed(lambda: tell(asked)) == ({"tell", "inbox"} <= {*actions})
+    assert allowed(answer) == allowed(lambda: tell(asked)) == ({"tell", "inbox"} <= {*actions})
     with world.reading(who) as reader:
         for ask in (inbox, reader.mail.counts, reader.mail.any_unread):
             assert allowed(ask) == ("inbox" in actions)
@@ -803,8 +805,17 @@ def test_a_mailbox_of_an_agent_may_be_smaller_than_those_of_others(ruled: Callab
     assert refused(tell), "what has expired has made room for one"
     tell("@all")
     assert refused(tell)
+    assert refused(lambda: beforehand(world, CAROL, "bob"))
+    beforehand(world, CAROL, "@all")
     world.do(BOB, "mark_read")
+    beforehand(world, CAROL, "bob")
     tell()
+
+
+def beforehand(world: World, who: Principal, recipient: str) -> None:
+    """What a mailbox asks when a message begins."""
+    with world.reading(who) as reader:
+        reader.mail.refusal(recipient, 1, None, body_limit=9, unread_limit=9, rate_limit=9)
 
 
 def test_the_operator_is_counted_and_not_bounded(ruled: Callable[..., PolicyWorld]) -> None:

@@ -6,6 +6,7 @@ The door answers its own user within two seconds, whatever else is going on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import json
 import os
@@ -135,6 +136,7 @@ def test_another_user_speaks_for_the_agents_it_was_given_and_is_never_the_operat
     said = as_user(served, KNOWN, _SPEAK)
     assert said.pop("alice False") == ["hers alone", "hers alone", "x"]
     assert said.pop("helper False") == [2, 2, "x"]
+    assert said.pop("avmfs False") == said.pop("avmfs True") == errno.EINVAL  # the system's own name is nobody's
     assert set(said.values()) == {13}, said
 
 
@@ -383,6 +385,7 @@ def _admitted(daemon: Daemon) -> bool:
 
 _CROWD = """
 import contextlib
+import errno
 held = []
 for _ in range(300):
     s = socket.socket(socket.AF_UNIX); s.settimeout(5)

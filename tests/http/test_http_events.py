@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.faults.daemons import LIMIT_S, QUIET, wait
-from tests.http.http_world import Web, of, started
+from tests.http.http_world import Visitor, Web, of, started
 
 
 class Stream:
@@ -51,6 +51,10 @@ class Stream:
             if name == "change":
                 seen.append(data["path"])
         return seen
+
+    def rest(self) -> bytes:
+        """The next event's data, nothing where the stream ends without one."""
+        return next((line for line in self._answer if line.startswith(b"data: ")), b"")
 
     def close(self) -> None:
         self._answer.close()
@@ -91,6 +95,20 @@ def test_a_stream_goes_on_where_the_last_one_ended(web: Web) -> None:
         query = how.pop("query")
         with stream(web, token, query, **how) as again:
             assert "/memory/shared/third.md" in again.until("/memory/shared/third.md")
+
+
+def test_a_stream_ends_with_its_session(web: Web) -> None:
+    alice, bob = web.token("alice"), Visitor(web, "bob")
+    bearer = web.token("bob")
+    with stream(web, bearer) as by_token, stream(web, "", cookie=bob.cookie) as by_cookie:
+        assert (by_token.status, by_cookie.status) == (200, 200)
+        web.call(alice, "write", path="/shared/ending/before.md", data="x")
+        for told in (by_token, by_cookie):
+            told.until("/memory/shared/ending/before.md")
+        assert web.ask("DELETE", "/session", token=bearer).status == 200
+        assert bob.web.ask("POST", "/sign-out", cookie=bob.cookie, origin=web.url).status == 303
+        web.call(alice, "write", path="/shared/ending/after.md", data="x")
+        assert (by_token.rest(), by_cookie.rest()) == (b"", b"")
 
 
 def test_a_pattern_limits_what_is_told(web: Web) -> None:

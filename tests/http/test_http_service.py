@@ -87,6 +87,33 @@ def test_an_api_key_is_its_agent_within_its_limits_until_it_is_revoked(web: Web)
         assert web.call(key[:-1] + ("a" if key[-1] != "a" else "b"), "tags").status == 401
 
 
+def test_who_may_be_the_operator_no_more_is_none_by_any_open_way(root: Path) -> None:
+    def settings(*capabilities: str) -> str:
+        return f"{SETTINGS}agents: {{alice: {{capabilities: [{', '.join(capabilities)}]}}}}\n"
+
+    daemon = started(root, settings("write", "sudo"))
+    try:
+        web = of(daemon)
+        with contextlib.closing(web.door("bob")) as bob, contextlib.closing(web.door("alice", operator=True)) as alice:
+            bob.call("write", path="/private/own.md", data=b"bob's")
+            token = web.token("alice", operator=True)
+            asked = {"path": "/memory/private/bob/own.md"}
+            assert alice.call("read", **asked)["data"] == b"bob's"
+            assert web.call(token, "read", **asked).status == web.ask("GET", "/metrics", token=token).status == 200
+            daemon.settings(settings("write"))
+            daemon.command("reload")
+            assert of(daemon).url == web.url  # the same service, with the same sessions
+            for method, more in (("read", {}), ("write", {"data": b"hers"})):
+                with pytest.raises(PermissionError, match="may not be the operator"):
+                    alice.call(method, **asked, **more)
+            assert web.call(token, "read", **asked).status == 403
+            assert web.ask("GET", "/metrics", token=token).status == 403
+            assert bob.call("read", path="/private/own.md")["data"] == b"bob's"
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
 def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
     token = web.token("alice")
     assert web.call(token, "tags").status == 200

@@ -8,19 +8,26 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpx2
+import mcp_types as types
 import pytest
 from anyio.from_thread import BlockingPortal
+from avmfs_config import find_paths
 from mcp.shared.exceptions import MCPError
 
 from avmfs.errors import Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
+from avmfs.mcp.server import MemoryServer
+from avmfs.mcp.session import Session
 from avmfs.rpc.client import RemoteDoor
 from tests.mcp.peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
 from tests.mount.mount_world import World, until
@@ -134,6 +141,47 @@ def test_waiting_for_changes_tells_nothing_of_others(world: World, alice: Peer) 
     finally:
         door.close()
         other.close()
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_a_message_is_left_to_the_next_by_a_wait_that_was_cancelled(
+    daemon: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = request.getfixturevalue("world").environ if daemon else request.getfixturevalue("alone")
+    where = find_paths(environ)
+    ask, close = Session.call, Session.close
+    begun, closed = threading.Event(), threading.Event()
+
+    def asks(self: Session, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+        if method == "inbox":
+            begun.set()
+        return ask(self, method, arguments)
+
+    def closes(self: Session) -> None:
+        close(self)
+        if threading.current_thread() is not threading.main_thread():
+            closed.set()
+
+    async def cancelled(server: MemoryServer) -> None:
+        async with anyio.create_task_group() as group:
+            taking = {"wait": 60, "unread_only": True, "mark_read": True}
+            group.start_soon(server._call_tool, None, types.CallToolRequestParams(name="avm_inbox", arguments=taking))
+            assert await anyio.to_thread.run_sync(begun.wait, LIMIT_S)
+            group.cancel_scope.cancel()
+
+    monkeypatch.setattr(Session, "call", asks)
+    monkeypatch.setattr(Session, "close", closes)
+    dora, eric = Session(where, "dora", environ), Session(where, "eric", environ)
+    try:
+        dora.call("write", {"path": "/private/known.md", "data": b"x"})
+        anyio.run(cancelled, MemoryServer(dora, "0"))
+        eric.call("tell", {"recipient": "dora", "body": "for whoever asks next"})
+        assert closed.wait(LIMIT_S)
+        (left,) = dora.call("inbox", {"unread_only": True})[0]["messages"]
+        assert left["body"] == "for whoever asks next"
+    finally:
+        dora.close()
+        eric.close()
 
 
 # --- what it survives

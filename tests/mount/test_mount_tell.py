@@ -126,6 +126,21 @@ def test_of_a_message_that_is_too_long_no_part_arrives(alice: Path, bob: Path) -
     assert bodies(bob) == [long, "the next one"]
 
 
+def test_a_message_is_as_long_as_what_is_sent_of_it(alice: Path, bob: Path) -> None:
+    whole = ("é" * 100_000).encode()
+    descriptor = os.open(alice / "tell/bob", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError) as refused:
+            os.write(descriptor, b"\xff" * 80_000)  # each becomes a character of three bytes
+        assert refused.value.errno == errno.EDQUOT
+        os.close(os.dup(descriptor))
+        os.write(descriptor, whole[:99_999])  # half a character is not one that is no text
+        os.write(descriptor, whole[99_999:])
+    finally:
+        os.close(descriptor)
+    assert bodies(bob) == [whole.decode()]
+
+
 def test_two_writes_before_one_close_are_one_message(alice: Path, bob: Path) -> None:
     sh("{ echo a; echo b; } > tell/bob", cwd=alice)
     with open(alice / "tell/bob", "wb", buffering=0) as mailbox:

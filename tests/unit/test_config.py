@@ -82,6 +82,7 @@ def test_valid_agent_id_is_returned(name: str) -> None:
         ("shared", "reserved"),
         ("private", "reserved"),
         ("me", "reserved"),
+        ("avmfs", "reserved"),
         ("Alice", "did you mean 'alice'"),
         ("-a", "first a letter or digit"),
         (".a", "first a letter or digit"),

@@ -74,6 +74,17 @@ def asks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asks]:
         client.end()
 
 
+def test_who_went_while_its_call_slept_is_missed_at_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "LOOK_S", LIMIT_S)
+    own, theirs = socket.socketpair()
+    with theirs:
+        call = Fairness().call(theirs, BOB)
+        call.rest()
+        own.close()
+        call.look()
+        assert call.given_up
+
+
 def test_a_second_heavy_request_of_an_agent_waits_and_others_do_not(asks: Asks) -> None:
     first = asks(BOB)
     assert first.looked.wait(LIMIT_S)

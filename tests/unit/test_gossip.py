@@ -68,6 +68,12 @@ def test_two_hosts_know_the_same_after_one_exchange(worlds: list[World]) -> None
     assert worlds[0].agent("carol").cat("/:who?q=TSMC&via=gossip") == "bob@venus  perhaps\n"
 
 
+def test_what_the_system_has_fetched_is_told_too(worlds: list[World]) -> None:
+    mars, venus = named(worlds[0], "mars"), named(worlds[1], "venus")
+    worlds[0].store.submit(OPERATOR, "publish_digests", digests=[[OPERATOR.name, digest({"nvda"})]])
+    assert exchange(mars, venus) == 1 and bits(mars) == bits(venus)
+
+
 def test_what_is_taken_back_is_taken_back_everywhere_and_others_pass_it_on(worlds: list[World]) -> None:
     mars, venus, pluto = (named(world, f"host{number}") for number, world in enumerate(worlds))
     hand = worlds[0].agent("alice")

@@ -238,6 +238,8 @@ _MAIL: dict[str, Ask] = {
     "any_unread": lambda m, it: m.any_unread(),
     "counts": lambda m, it: m.counts(),
     "messages": lambda m, it: m.messages(),
+    "unread": lambda m, it: m.unread(),
+    "urgent": lambda m, it: m.urgent(9),
     "unread_of_all": lambda m, it: m.unread_of_all(),
     "refusal": lambda m, it: m.refusal("carol", 3, 1, body_limit=9, unread_limit=9, rate_limit=9),
 }

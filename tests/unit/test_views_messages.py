@@ -15,13 +15,17 @@ from typing import Any
 
 import pytest
 
+from avmfs import calls, wire
 from avmfs.access import Policy, Principal
 from avmfs.agents import mail
-from avmfs.errors import Invalid
+from avmfs.errors import Interrupted, Invalid
 from avmfs.memory import Memory
 from avmfs.node import Message
+from avmfs.rpc import methods
+from avmfs.rpc.client import await_mail
 from avmfs.store import identity
 from avmfs.store import store as sqlite
+from avmfs.store.queries.mail import MailReader
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import loop
 from avmfs.store.writer.applier import Applier
@@ -150,6 +154,71 @@ def test_durations_and_times() -> None:
     assert mail.iso(int(datetime(2026, 3, 7, tzinfo=UTC).timestamp()) * 10**9 + 1000) == "2026-03-07T00:00:00.000001Z"
 
 
+# Much of it ------------------------------------------------------------------------------------------------
+
+
+def test_a_banner_costs_what_it_shows(world: World) -> None:
+    bob = world.agent("bob").memory
+
+    def cost() -> float:
+        """Of a banner, in processor time."""
+        took = []
+        for _ in range(5):
+            began = time.process_time()
+            assert bob.banner().count("> (it goes on: cat /:urgent)") == 10
+            took.append(time.process_time() - began)
+        return min(took)
+
+    for _ in range(10):
+        tell(world, "\x01" * 5_000, "urgent")
+    little = cost()
+    bob.mark_read()
+    for _ in range(80):
+        tell(world, "\x01" * 65_536, "urgent")
+    assert cost() < 4 * little
+    assert "=== 80 urgent messages (mark" in bob.banner() and "\n(70 more: cat /:urgent)\n" in bob.banner()
+
+
+def test_an_inbox_beyond_one_answer_comes_in_several_and_none_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.rpc.mail.ANSWER_BYTES", 20_000)
+    bob = world.agent("bob").memory
+    sent = {tell(world, "\x01" * 1_000) for _ in range(7)}
+    seen = list[int]()
+    while len(seen) < len(sent):
+        found = methods.call(bob, "inbox", {"unread_only": True, "mark_read": True})
+        assert len(wire.pack(found)) < 20_000 and found["text"].count("\n> ") == len(found["messages"]) > 0
+        assert (f"({found['more']} more: " in found["text"]) is (found["more"] > 0)
+        seen += [message["id"] for message in found["messages"]]
+        assert found["more"] == len(sent) - len(seen) == len(unread(world))
+    assert {*seen} == sent
+
+
+def test_a_listing_that_nobody_waits_for_ends_and_marks_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(world, "first"), tell(world, "second")
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    monkeypatch.setattr(mail, "quote", lambda body: call.give_up())
+    with pytest.raises(Interrupted):
+        methods.call(world.agent("bob").memory, "inbox", {"mark_read": True})
+    assert len(unread(world)) == 2
+
+
+def test_who_watches_for_mail_reads_no_body(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = world.agent("bob").memory
+    before = methods.call(bob, "watch", {})["unread"]
+    number = tell(world, "x")
+
+    def messages(*_: object, **__: object) -> None:
+        raise AssertionError("bodies are read")
+
+    monkeypatch.setattr(MailReader, "messages", messages)
+    assert methods.call(bob, "watch", {})["unread"] != before
+    bob.mark_read([number])
+    assert methods.call(bob, "watch", {})["unread"] == before
+
+
 # Waiting ---------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +251,35 @@ def serving(path: Path) -> Iterator[Path]:
         server.stop()
         thread.join()
         listener.close()
+
+
+def test_waiting_for_a_thread_is_over_with_its_message_and_with_no_other(tmp_path: Path, world: World) -> None:
+    path = tmp_path / "live.db"
+    with serving(path) as address:
+        asked, memories = list[float](), {}
+        for name in ("alice", "bob"):
+            store = sqlite.open_attached(path, address, name, identity.proof(b"key", name))
+            memories[name] = Memory(replace(world.around, store=store, clock=time.time_ns), Principal(name))
+            memories[name].submit("enroll")
+        alice, bob = memories["alice"], memories["bob"]
+        begun = bob.tell("alice", "what is it?")
+        alice.tell("bob", "something else")
+
+        def ask(step: float) -> dict[str, Any]:
+            if len(asked) == 1:
+                later.start()
+            assert len(asked) < 10, "it asks again and again"
+            asked.append(step)
+            found: dict[str, Any] = methods.call(bob, "inbox", {"wait": step, "thread": begun})
+            return found
+
+        later = threading.Timer(0.3, lambda: alice.tell("bob", "it is this", re=begun))
+        ask(0.2)  # it waits for that long, whatever else is unread
+        (answer,) = await_mail(ask, 300.0)["messages"]
+        assert answer["body"] == "it is this" and len(asked) == 2
+        later.join()
+        for memory in memories.values():
+            memory.store.close()
 
 
 @pytest.mark.parametrize("arrives", [True, False])

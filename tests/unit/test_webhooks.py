@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,13 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
         assert not webhooks.verify(shown, wrong, body, 1774257300.0)
     assert not webhooks.verify(shown, headers, body + b" ", 1774257300.0)
     assert not webhooks.verify(shown, headers, body, 1774257300.0 + 301)
+    for name, value in (
+        ("webhook-signature", "v1,\xe9"),
+        ("webhook-signature", "\ud800"),
+        ("webhook-id", "\ud800"),
+        ("webhook-timestamp", "9" * 400),
+    ):
+        assert not webhooks.verify(shown, {**headers, name: value}, body, 1774257300.0)
 
 
 def test_pauses_grow_to_six_hours_and_scatter() -> None:
@@ -192,6 +200,34 @@ def test_the_time_limit_is_for_all_of_it() -> None:
                 send(port, 0.3)
             finally:
                 assert time.monotonic() - began < 100
+
+
+def test_an_address_that_never_answers_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float | None]()
+
+    class Far(socket.socket):
+        def connect(self, address: Any) -> None:
+            if address[0] == "192.0.2.1":
+                given.append(self.gettimeout())
+                raise TimeoutError
+            super().connect(address)
+
+    def resolved(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("192.0.2.1", "127.0.0.1")]
+
+    answer = b"HTTP/1.1 204 No Content\r\n\r\n"
+    with serving(lambda client: client.sendall(answer)) as port:
+        monkeypatch.setattr(
+            http_delivery, "vetted", lambda where, allowed: destinations.vetted(where, allowed, resolved)
+        )
+        monkeypatch.setattr(socket, "socket", Far)
+        where = parse(f"http://example.com:{port}/")
+        allowed = Allowed(("127.0.0.1/32", "192.0.2.1/32"))
+        try:
+            assert http_delivery.post(http_delivery.Request(where, {}, b""), allowed, 300.0) == 204
+        finally:
+            socket.create_connection(("127.0.0.1", port)).close()  # the server waits for one client
+    assert given[0] is not None and 0 < given[0] <= 150.0
 
 
 def test_nothing_is_sent_to_an_address_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from avmfs import paths
 from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Message
 from avmfs.store.queries.part import Part
-from avmfs.store.rows.mail_limits import MINUTE, UNREAD_FROM, full, re_unknown, too_fast, too_long
+from avmfs.store.rows.mail_limits import MINUTE, UNREAD, UNREAD_FROM, all_full, full, re_unknown, too_fast, too_long
+from avmfs.store.rows.stored_policy import policy_in_force
 
 _LIVE: Final = "agent = :agent and (delivery.expires is null or delivery.expires > :now)"
 _COLUMNS: Final = (
@@ -62,6 +63,24 @@ class MailReader(Part):
             )
         return [Message(*row) for row in found]
 
+    def urgent(self, limit: int) -> list[Message]:
+        """What is urgent and unread, the newest first; no more bodies are read than that."""
+        self._who.require("inbox")
+        found = self._all(
+            f"{_COLUMNS} from delivery join message on message.id = delivery.message"
+            " where agent = :agent and delivery.message in (select message from delivery indexed by urgent"
+            f" where {_LIVE} and read_at is null and priority = 'urgent' order by message desc limit :limit)"
+            " order by delivery.message desc",
+            limit=limit,
+        )
+        return [Message(*row) for row in found]
+
+    def unread(self) -> list[int]:
+        """The numbers of what is unread, in order."""
+        self._who.require("inbox")
+        rows = self._all(f"select number from delivery indexed by unread where {_LIVE} and read_at is null")
+        return sorted(number for (number,) in rows)
+
     def counts(self) -> Mailbox:
         self._who.require("inbox")
         unread = dict.fromkeys(("urgent", "normal", "low"), 0)
@@ -84,15 +103,19 @@ class MailReader(Part):
             )
         )
 
-    def any_unread(self) -> bool:
+    def any_unread(self, thread: int | None = None) -> bool:
         self._who.require("inbox")
-        return bool(self._all(f"select 1 from delivery indexed by unread where {_LIVE} and read_at is null limit 1"))
+        of_thread = "" if thread is None else " and coalesce(thread, number) = :thread"
+        unread = f"select 1 from delivery indexed by unread where {_LIVE} and read_at is null{of_thread} limit 1"
+        return bool(self._all(unread, thread=thread))
 
     def refusal(
         self, recipient: str, size: int, re: int | None, *, body_limit: int, unread_limit: int, rate_limit: int
     ) -> None:
         """Raises what sending ``size`` bytes there would raise now."""
-        me = self._who.name
+        me, policy = self._who.name, policy_in_force(self._db)
+        self._who.require("tell")
+        policy.require(self._who, "write")
         if size > body_limit:
             raise OverQuota(too_long(body_limit))
         if re is not None:
@@ -108,5 +131,8 @@ class MailReader(Part):
             raise OverQuota(too_fast(rate_limit, row[0] + MINUTE - self._now))
         if recipient == paths.EVERYONE:
             return
+        quota = policy.person(recipient).quota.unread
+        if quota is not None and self._db.execute(UNREAD, (recipient, self._now)).get >= quota:
+            raise OverQuota(all_full(recipient))
         if self._db.execute(UNREAD_FROM, (recipient, me, False, self._now)).get >= unread_limit:
             raise OverQuota(full(recipient, unread_limit))

@@ -616,8 +616,9 @@ export interface Methods {
    */
   history(given: HistoryArguments): Promise<Json>;
   /**
-   * {"text", "messages"}; ``mark_read`` marks just what is shown. ``wait``: first, for unread mail, at most so many
-   * seconds. ``thread``: only messages of that thread.
+   * {"text", "messages", "more"}: how many did not fit into one answer. ``mark_read`` marks just what is shown.
+   * ``wait``: first, for unread mail, at most so many seconds. ``thread``: only messages of that thread, and waiting for
+   * them.
    */
   inbox(given?: InboxArguments): Promise<Json>;
   /**
