@@ -90,9 +90,7 @@ def pending(ctx: Context) -> str:
 
 @writes("pending", "anything, even nothing: all notices of subscriptions are read", empty_write=True)
 def write_pending(ctx: Context, text: str) -> None:
-    with ctx.memory.reading() as reader:
-        found = reader.outbox.notices()
-    ctx.memory.submit("forget_notices", messages=[each.message for each in found])
+    ctx.memory.submit("forget_notices")
 
 
 @view("feed", "directory", summary="what agents did below it, newest first")

@@ -500,6 +500,41 @@ def test_of_what_nobody_reads_the_newest_is_kept(world: World, monkeypatch: pyte
         ]
 
 
+def test_notices_that_cannot_be_shown_any_more_take_no_others_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "NOTICES", 6)
+    subscribe(world, BOB, "/memory/*", url=None)
+    world.write(ALICE, "/memory/a", b"x")
+    for _ in range(3):
+        world.write(ALICE, "/memory/b", b"x")
+        notices(world, BOB)
+        world.unlink(ALICE, "/memory/b")
+        notices(world, BOB)
+    assert notices(world, BOB) == [
+        ("create", "/memory/a"),
+        ("write", "/memory/a"),
+        *[("remove", "/memory/b")] * 3,
+    ]
+    with world.reading(BOB) as reader:
+        assert [each.unread for each in reader.outbox.subscriptions()] == [5]
+
+
+def test_dead_letters_that_may_not_be_seen_hide_no_others(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    for name in ("a", "b"):
+        world.write(ALICE, f"/memory/{name}", b"x")
+        assert take(world) == []
+        world.clock.advance(61)
+        taken = take(world)
+        done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], dead=True)
+    world.share(ALICE, "/memory/a", "alice", "carol")
+    with world.reading(BOB) as reader:
+        (letter,) = reader.outbox.dead(1)
+    assert {event.path for event in letter.events} == {"/memory/b"}
+
+
 def test_tidying_drops_old_dead_letters_and_no_notices(world: World) -> None:
     subscribe(world, BOB, "/memory/*", url=None)
     subscribe(world, BOB, "/memory/*")

@@ -12,7 +12,7 @@ from avmfs import paths
 from avmfs.errors import Busy, Denied, Invalid, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command
-from avmfs.store.rows.claims import OVER, LEASE_MAX_NS
+from avmfs.store.rows.claims import LEASE_MAX_NS, OVER
 from avmfs.store.tx.transaction import Tx
 
 CANDIDATES: Final = 256  # that one command looks at

@@ -168,13 +168,13 @@ def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
 
 
 @command(frees_space=True)
-def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
-    """The asker has read these notices. {"count"}."""
+def forget_notices(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
+    """The asker has read these notices, or all that it has. {"count"}."""
     tx.who.require_itself()
     tx.db.execute(
-        "delete from outbox where state = ? and message in (select value from json_each(?)) and subscription in"
-        " (select id from subscription where agent = ?)",
-        (ARRIVED, json.dumps(messages), tx.who.name),
+        "delete from outbox where state = ?1 and (?2 is null or message in (select value from json_each(?2)))"
+        " and subscription in (select id from subscription where agent = ?3)",
+        (ARRIVED, None if messages is None else json.dumps(messages), tx.who.name),
     )
     return {"count": tx.db.changes()}
 
@@ -229,8 +229,23 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
         if not arrives:
             taken.append({"turn": turn, "message": message, "attempts": attempts, "events": seen})
     if one.url is None and one.hook is None:
-        keep_newest(tx, one.id, ARRIVED, NOTICES)
+        _keep_notices(tx, one.id)
     return taken
+
+
+def _keep_notices(tx: Tx, subscription: int) -> None:
+    """The newest of those that can be shown: of what has gone for good none is but that it went. Looked at only where
+    there are too many, and what is hidden stays, since rules may change again."""
+    arrived = "subscription = ? and state = ?"
+    of = (subscription, ARRIVED)
+    if tx.db.execute(f"select count(*) from outbox where {arrived}", of).get > NOTICES:
+        tx.db.execute(
+            f"delete from outbox where {arrived} and not exists (select 1 from json_each(events) where"
+            f" value ->> 2 in (select value from json_each(?)) or value ->> 3 glob '{MAIL}*'"
+            " or exists (select 1 from node where id = json_each.value ->> 4))",
+            (*of, json.dumps([*GONE])),
+        )
+        keep_newest(tx, *of, NOTICES)
 
 
 class _Since:

@@ -6,15 +6,19 @@ One instance answers on the connection, and for the asker, of the reader that ma
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
+from avmfs import calls
 from avmfs.store.queries.matching import unmatched
 from avmfs.store.queries.part import Part
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
 from avmfs.store.rows.events import MAIL, Event, unpack
 
+_ROWS: Final = 1000  # of the outbox, looked at together
 _WAITS: Final = f"outbox.subscription = subscription.id and state in ({OPEN}, {SEALED})"
 _SUBSCRIPTIONS: Final = f"""
 select number, agent, pattern, mode, every, url, created, sent,
@@ -30,8 +34,8 @@ from subscription where hook is null
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """``number`` counts the agent's own. ``every`` in ns. ``sent``: deliveries made; ``waiting``, ``dead``, ``unread``:
-    those that are to be made, could not be made, or lie ready to be read. ``error``: why the last try failed, while it
-    is being repeated."""
+    those that are to be made, could not be made, or lie ready to be read (of everybody's: with those that cannot be
+    shown any more). ``error``: why the last try failed, while it is being repeated."""
 
     number: int
     agent: str
@@ -97,33 +101,36 @@ class OutboxReader(Part):
         self._who.require_itself()
         if everybody:
             self._who.require_operator()
-            rows = self._db.execute(_SUBSCRIPTIONS + " order by agent, number")
-        else:
-            rows = self._db.execute(_SUBSCRIPTIONS + " and agent = ? order by number", (self._who.name,))
-        return [Subscription(*row) for row in rows]
+            return [Subscription(*row) for row in self._db.execute(_SUBSCRIPTIONS + " order by agent, number")]
+        rows = self._db.execute(_SUBSCRIPTIONS + " and agent = ? order by number", (self._who.name,))
+        own = [Subscription(*row) for row in rows]
+        unread = Counter(notice.number for notice in self.notices(None) if any(each.unread for each in own))
+        return [replace(each, unread=unread[each.number]) for each in own]
 
     def dead(self, limit: int = 1000) -> list[Letter]:
         """The asker's dead letters, oldest first; an operator's are those of the hooks too."""
         columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, ''), hook"
-        rows = self._rows(columns, DEAD, limit)
-        return [
+        letters = (
             Letter(
                 message, number, pattern, url or f"hook {json.loads(hook)['command'][0]}", at, attempts, error, events
             )
-            for message, number, pattern, url, at, attempts, error, hook, packed in rows
+            for message, number, pattern, url, at, attempts, error, hook, packed in self._rows(columns, DEAD)
             # A hook's are the operator's, who sees all, also of what has gone since.
             if (events := self._seen(packed) if hook is None else tuple(unpack(packed)))
-        ]
+        )
+        return list(islice(letters, limit))
 
-    def notices(self, limit: int = 1000) -> list[Notice]:
-        """What waits to be read, oldest first: for :pending and :feed. Judged again now: what the asker may not see any
-        more, or what is gone, is left out."""
-        rows = self._rows("message, number, pattern, mode, outbox.at", ARRIVED, limit)
-        return [
+    def notices(self, limit: int | None = 1000) -> list[Notice]:
+        """What waits to be read, oldest first, None for all: for :pending and :feed. Judged again now: what the asker
+        may not see any more, or what is gone, is left out."""
+        notices = (
             Notice(message, number, pattern, mode, at, events)
-            for message, number, pattern, mode, at, packed in rows
+            for message, number, pattern, mode, at, packed in self._rows(
+                "message, number, pattern, mode, outbox.at", ARRIVED
+            )
             if (events := self._seen(packed))
-        ]
+        )
+        return list(islice(notices, limit))
 
     def unmatched(self) -> Unmatched | None:
         """The next rows of the log that are to be matched with what agents follow, for the operator; None when there
@@ -170,13 +177,18 @@ class OutboxReader(Part):
         waiting = states.get(OPEN, 0) + states.get(SEALED, 0)
         return Figures(others, hooks, waiting, retrying, states.get(DEAD, 0), states.get(ARRIVED, 0), sent, oldest)
 
-    def _rows(self, columns: str, state: int, limit: int) -> list[Any]:
+    def _rows(self, columns: str, state: int) -> Iterator[Any]:
+        """In order of turn, read as far as they are asked for: of those that come first many may be for nobody now."""
         self._who.require_itself()
-        return self._db.execute(
-            f"select {columns}, events from outbox join subscription on subscription.id = outbox.subscription"
-            " where (agent = ? and hook is null or agent = ? and ?) and state = ? order by turn limit ?",
-            (self._who.name, HOOKS, self._who.operator, state, limit),
-        ).fetchall()
+        turn = 0
+        while rows := self._db.execute(
+            f"select {columns}, events, turn from outbox join subscription on subscription.id = outbox.subscription"
+            " where (agent = ? and hook is null or agent = ? and ?) and state = ? and turn > ? order by turn limit ?",
+            (self._who.name, HOOKS, self._who.operator, state, turn, _ROWS),
+        ).fetchall():
+            calls.go_on()
+            yield from (row[:-1] for row in rows)
+            turn = rows[-1][-1]
 
     def _seen(self, packed: str) -> tuple[Event, ...]:
         return tuple(event for event in unpack(packed) if self._shows(event))
