@@ -389,6 +389,49 @@ def test_a_long_digest_is_gathered_in_pieces_and_is_one(
     assert world.rows("select count(*) from outbox where state = 4") == [(0,)]
 
 
+@pytest.mark.parametrize("then", ["realtime", "throttled", "batched", "digest"])
+@pytest.mark.parametrize("first", ["throttled", "batched", "digest"])
+def test_a_change_of_mode_loses_nothing_that_waits(
+    world: World, first: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "PIECE_EVENTS", 4)
+    monkeypatch.setattr(fanout, "BATCH_EVENTS", 8)
+    subscribe(world, BOB, "/memory/*", first, every=60 * MINUTE)
+    for n in range(6):
+        world.write(ALICE, f"/memory/{n}", b"x")
+        world.store.match_subscriptions()
+    subscribe(world, BOB, "/memory/*", then, every=0 if then == "realtime" else MINUTE)
+    for n in range(6, 9):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    found: list[tuple[str, str]] = []
+    for _ in range(3):
+        taken = take(world)
+        found += told(taken)
+        done(world, taken)
+        world.clock.advance(3601)
+    assert {path for _, path in found} == {f"/memory/{n}" for n in range(9)}
+    assert [event for event in found if event[0] == "write"] == [("write", f"/memory/{n}") for n in range(9)]
+    assert world.rows("select * from outbox") == []
+
+
+@pytest.mark.parametrize("by", ["a purge", "a purge of before"])
+def test_pieces_whose_digest_has_gone_are_told(world: World, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "PIECE_EVENTS", 2)
+    subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
+    for n in range(6):
+        world.write(ALICE, f"/memory/{n}", b"x")
+        world.store.match_subscriptions()
+    if by == "a purge":
+        world.do(ALICE, "purge", nodes=[world.node(ALICE, f"/memory/{n}").id for n in range(2)], documents=[])
+    else:
+        db = apsw.Connection(str(world.path))
+        database.run(db, "delete from outbox where state = 0")
+        db.close()
+        subscribe(world, BOB, "/memory/*", "batched")
+    world.clock.advance(3601)
+    assert told(take(world)) == [("write", f"/memory/{n}") for n in range(2, 6)]
+
+
 def test_what_comes_to_a_long_digest_does_not_have_all_of_it_written_anew(world: World) -> None:
     subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
     items = [[[b"memory", b"%05d" % n], b"x"] for n in range(2000)]

@@ -135,7 +135,8 @@ def _gather(tx: Tx, one: Subscription, room: _Room, found: list[Event]) -> None:
 
 
 def assemble(tx: Tx, subscription: int) -> None:
-    """Join the pieces of an open digest with it; one with as many paths as it may have is closed."""
+    """Join the pieces of an open digest with it; one with as many paths as it may have is closed. Where it is there no
+    more, they are one by themselves."""
     first = tx.db.execute(
         "select min(turn) from outbox where subscription = ? and state = ?", (subscription, PIECE)
     ).get
@@ -147,13 +148,22 @@ def assemble(tx: Tx, subscription: int) -> None:
         " order by turn",
         (subscription, PIECE, OPEN, first),
     ).fetchall()
+    kept = rows[0][0]
     whole = latest_by_path(event for _, events in rows for event in unpack(events))
-    full = len(whole) >= DIGEST_PATHS
+    full = len(whole) >= DIGEST_PATHS or kept == first
     tx.db.execute(
         f"update outbox set events = ?, size = ?{f', due = 0, state = {SEALED}' if full else ''} where turn = ?",
-        (pack(whole), len(whole), rows[0][0]),
+        (pack(whole), len(whole), kept),
     )
     tx.db.execute("delete from outbox where subscription = ? and state = ?", (subscription, PIECE))
+
+
+def close(tx: Tx, subscription: int) -> None:
+    """What is open leaves as it is: nothing that comes may join it, since it is to be told in another way."""
+    assemble(tx, subscription)
+    tx.db.execute(
+        "update outbox set due = 0, state = ? where subscription = ? and state = ?", (SEALED, subscription, OPEN)
+    )
 
 
 def _add(tx: Tx, one: Subscription, room: _Room, deliveries: Sequence[tuple[list[Event], bytes | None, int]]) -> None:
