@@ -703,6 +703,23 @@ def test_two_that_look_through_the_same_changes_queue_them_once(world: World) ->
         world.do(OPERATOR, "outbox_fill", **{**found, "after": found["upto"], "upto": 10**9})
 
 
+@pytest.mark.parametrize("how", ["realtime", "digest"])
+def test_what_is_purged_while_it_is_matched_is_not_queued(world: World, how: str) -> None:
+    subscribe(world, BOB, "/memory/*", how)
+    subscribe(world, BOB, "/memory/secret*", how)
+    world.write(ALICE, "/memory/secret", b"x")
+    world.write(ALICE, "/memory/open", b"x")
+    with world.reading(OPERATOR) as reader:
+        these = reader.outbox.unmatched()
+    assert these is not None
+    found = matching.matched(these)
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/secret").id], documents=[])
+    assert world.do(OPERATOR, "outbox_fill", **found)["done"]
+    assert "secret" not in str(world.rows("select events from outbox"))
+    world.clock.advance(2 * 86400)
+    assert {path for _, path in told(take(world))} == {"/memory/open"}
+
+
 def test_what_one_subscription_too_many_has_found_waits_for_the_next_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

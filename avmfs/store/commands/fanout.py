@@ -24,6 +24,7 @@ PIECES_EVENTS: Final = 2500  # and so many in pieces are joined with the digest 
 QUEUED: Final = 10_000  # deliveries that may wait for one subscription,
 OF_AN_AGENT: Final = 20_000  # and for all of one agent's; more are dead letters at once
 LETTERS: Final = 1000  # dead ones of a subscription; the oldest go
+_PURGED: Final = "select seq from log where seq > ? and seq <= ? and path = x''"
 
 
 def fill(tx: Tx, after: int, upto: int, events: str, found: list[Any]) -> bool:
@@ -34,13 +35,15 @@ def fill(tx: Tx, after: int, upto: int, events: str, found: list[Any]) -> bool:
     if not after < upto <= (tx.db.execute("select max(seq) from log").get or 0):
         raise Invalid(f"outbox_fill: from {after} up to {upto}: there are no such rows of the log")
     told = unpack(events)
+    purged = {seq for (seq,) in tx.db.execute(_PURGED, (after, upto))}  # since they were matched, in no transaction
     rows = tx.db.execute(f"select {COLUMNS} from subscription")
     there = {one.id: one for one in (Subscription(*row) for row in rows)}
     left: dict[str, int] = {}  # by agent: how many more may wait
     for subscription, which in found:
-        if (one := there.get(subscription)) is not None:  # else it has ended meanwhile
+        left_over = [told[index] for index in which if told[index].seq not in purged]
+        if left_over and (one := there.get(subscription)) is not None:  # else it has ended meanwhile
             room = _Room(tx, one, left)
-            _queue(tx, one, room, [told[index] for index in which])
+            _queue(tx, one, room, left_over)
             room.close()
     tx.db.execute("update outbox_cursor set seq = ?", (upto,))
     return True
