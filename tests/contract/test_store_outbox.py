@@ -75,7 +75,8 @@ def done(world: World, taken: list[dict[str, Any]], **more: Any) -> None:
 
 def notices(world: World, who: Principal) -> list[tuple[str, str]]:
     world.store.match_subscriptions()
-    world.do(who, "collect_notices")
+    while world.do(who, "collect_notices")["more"]:
+        pass
     with world.reading(who) as reader:
         return [(event.event, event.path) for each in reader.outbox.notices() for event in each.events]
 
@@ -732,6 +733,50 @@ def test_what_one_subscription_too_many_has_found_waits_for_the_next_look(
     assert these is not None
     assert matching.matched(these)["upto"] < these.rows[-1][0]
     assert len(told(take(world))) == 8
+
+
+@pytest.mark.parametrize("url", [None, URL], ids=["notices", "webhooks"])
+def test_one_command_judges_so_much_however_many_are_to_be_told(
+    world: World, url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    judged: list[str] = []
+    real = outbox.visible
+    monkeypatch.setattr(outbox, "AT_A_TIME", 10)
+    monkeypatch.setattr(
+        outbox, "visible", lambda tx, who, event, since: judged.append(event.path) or real(tx, who, event, since)
+    )
+    for who in (BOB, CAROL):
+        for n in range(4):
+            subscribe(world, who, f"/memory/{'*' * (n + 1)}", url=url)
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    found: list[tuple[str, str]] = []
+    while True:
+        answer = world.do(OPERATOR, "outbox_take", busy=[], full=[], limit=16, each=16)
+        assert len(judged) <= 10
+        judged.clear()
+        if not answer["moved"]:
+            break
+        found += told(answer["subscriptions"])
+        done(world, answer["subscriptions"])
+    assert len(found if url else notices(world, BOB) + notices(world, CAROL)) == 2 * 4 * 8
+
+
+def test_what_an_agent_asks_for_is_collected_in_parts_and_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "AT_A_TIME", 10)
+    for n in range(4):
+        subscribe(world, BOB, f"/memory/{'*' * (n + 1)}", url=None)
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    answers = [world.do(BOB, "collect_notices")["more"]]
+    assert 8 <= len(world.rows("select 1 from outbox where state = 3")) <= 10
+    while answers[-1]:
+        answers.append(world.do(BOB, "collect_notices")["more"])
+    assert len(answers) > 3 and len(world.rows("select 1 from outbox where state = 3")) == 4 * 8
 
 
 def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from avmfs import calls
 from avmfs.rpc import documents, methods
+from avmfs.store.commands import outbox as commands
 from avmfs.store.queries import outbox as queries
 from tests.unit.views_fixtures import World, opened
 
@@ -135,6 +136,18 @@ def test_notices_of_what_has_gone_hide_none_that_came_later(world: World, monkey
     bob.echo("", "/:pending")
     assert pending(world) == ["(nothing waits)"]
     assert world.dump("outbox") == {"outbox": []}, "what cannot be shown is read with the rest"
+
+
+def test_who_asks_for_notices_gets_all_that_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "AT_A_TIME", 3)
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for pattern in ("/memory/shared/*", "/memory/*"):
+        methods.call(bob.memory, "subscribe", {"pattern": pattern})
+    for method in ("notices", "pending"):
+        for number in range(3):
+            alice.put(f"/shared/{method}{number}.md", "x")
+        assert len(methods.call(bob.memory, method, {})["notices"]) == 12
+        bob.echo("", "/:pending")
 
 
 def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World) -> None:

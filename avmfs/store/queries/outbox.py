@@ -180,7 +180,7 @@ class OutboxReader(Part):
     def _rows(self, columns: str, state: int) -> Iterator[Any]:
         """In order of turn, read as far as they are asked for: of those that come first many may be for nobody now."""
         self._who.require_itself()
-        turn = 0
+        turn: Any = 0
         while rows := self._db.execute(
             f"select {columns}, events, turn from outbox join subscription on subscription.id = outbox.subscription"
             " where (agent = ? and hook is null or agent = ? and ?) and state = ? and turn > ? order by turn limit ?",
