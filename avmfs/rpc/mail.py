@@ -83,7 +83,7 @@ def pending(memory: Memory) -> dict[str, Any]:
     "version", "author", "at"}], "directories": [{"path", "changed", "more"}], "text"}."""
     if memory.who.key is None:
         with memory.reading() as reader:
-            subscribed = any(each.url is None for each in reader.outbox.subscriptions())
+            subscribed = reader.outbox.subscribed()
         if subscribed:  # what they are to tell by now; the keeper does it too, where a daemon runs
             _collect_notices(memory)
     found = waiting(memory)

@@ -11,7 +11,6 @@ import pytest
 from avmfs import calls
 from avmfs.rpc import documents, methods
 from avmfs.store.commands import outbox as commands
-from avmfs.store.queries import outbox as queries
 from tests.unit.views_fixtures import World, opened
 
 
@@ -121,8 +120,7 @@ def test_notices_of_subscriptions_without_a_webhook_wait_as_subscriptions_says(w
     assert pending(world) == ["(nothing waits)"] and "0 unread" in bob.cat("/:subscriptions")
 
 
-def test_notices_of_what_has_gone_hide_none_that_came_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "_ROWS", 5)
+def test_notices_of_what_has_gone_hide_none_that_came_later(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
     methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
     for number in range(30):  # as editors save: the file of before goes, and what it did
