@@ -25,11 +25,11 @@ _EXPONENT_MAX: Final = 20  # far past the longest pause
 
 
 def payload(message: str, mode: str, pattern: str, agent: str, events: Sequence[Event]) -> bytes:
-    """The body of one delivery, JSON: an object for an event, an array of them for a batch, and for a digest an object
-    with ``counts`` by event and the ``changes`` of each path."""
+    """The body of one delivery, JSON: an object for an event, an array of them for a batch and what another mode had
+    gathered, and for a digest an object with ``counts`` by event and the ``changes`` of each path."""
     if mode == "digest":
         return _json(_digest(message, pattern, agent, events))
-    if mode == "batched":
+    if mode == "batched" or len(events) > 1:
         return _json([one_event(f"{message}.{n}", pattern, agent, event) for n, event in enumerate(events)])
     return _json(one_event(message, pattern, agent, events[-1]))
 

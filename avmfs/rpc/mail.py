@@ -92,10 +92,9 @@ def pending(memory: Memory) -> dict[str, Any]:
     "version", "author", "at"}], "directories": [{"path", "changed", "more"}], "text"}."""
     if memory.who.key is None:
         with memory.reading() as reader:
-            subscribed = any(each.url is None for each in reader.outbox.subscriptions())
+            subscribed = reader.outbox.subscribed()
         if subscribed:  # what they are to tell by now; the keeper does it too, where a daemon runs
-            memory.store.match_subscriptions(calls.go_on)
-            memory.submit("collect_notices")
+            _collect_notices(memory)
     found = waiting(memory)
     return {
         "unread": found.unread,
@@ -181,8 +180,7 @@ def redeliver(memory: Memory, messages: list[str] | None = None) -> dict[str, An
 @method
 def notices(memory: Memory, mark_read: bool = False) -> dict[str, Any]:
     """{"text", "notices"}: what subscriptions without a webhook have for the asker; ``mark_read``: and never again."""
-    memory.store.match_subscriptions(calls.go_on)
-    memory.submit("collect_notices")
+    _collect_notices(memory)
     with memory.reading() as reader:
         found = reader.outbox.notices(SHOWN)
     if mark_read and found:
@@ -191,6 +189,12 @@ def notices(memory: Memory, mark_read: bool = False) -> dict[str, Any]:
         "text": looks.notice_listing(found, memory.zone),
         "notices": [looks.notice_values(each, memory.who.name) for each in found],
     }
+
+
+def _collect_notices(memory: Memory) -> None:
+    memory.store.match_subscriptions(calls.go_on)
+    while memory.submit("collect_notices")["more"]:
+        calls.go_on()
 
 
 def _check_text(pattern: str) -> None:

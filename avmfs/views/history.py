@@ -8,9 +8,10 @@ and rather shows something twice than never.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Annotated, Any, Final, NamedTuple
 
 from avmfs import calls, paths
@@ -232,7 +233,7 @@ def _changed(reader: Reader, under: int, after: int, asker: str) -> tuple[str, i
     order of the log: then only what came and went within one page is not told."""
     below = b"" if under == ROOT else reader.path(under)
     everything, cursor = Fold(below, asker), after
-    for change in _rows(reader, under, after):
+    for change in rows_since(reader, under, after):
         everything.take(change)
         cursor = change.seq
     shown, left = everything.touched(), 0
@@ -247,7 +248,7 @@ def _first_page(reader: Reader, under: int, after: int, below: bytes, asker: str
     """What it tells, how many paths are left for others, and the seq that it reaches."""
     page, rest = Fold(below, asker), Fold(below, asker)
     cursor, full = after, False
-    for change in _rows(reader, under, after):
+    for change in rows_since(reader, under, after):
         full = full or (page.told >= PAGE and not page.knows(change))
         if full:
             rest.take(change)
@@ -255,6 +256,37 @@ def _first_page(reader: Reader, under: int, after: int, below: bytes, asker: str
             page.take(change)
             cursor = change.seq
     return page.touched(), len(rest.touched()), cursor
+
+
+def rows_since(reader: Reader, under: int, after: int) -> Iterator[Change]:
+    """What the log has below a directory, in order. What happened there while the directory, or one above it, had
+    another name is told as if it had been where it is now: the mark is the directory's, and not its name's."""
+    now = b"" if under == ROOT else reader.path(under)
+    before = [] if under == ROOT else reader.pending.places(now, after)
+    around = _around(reader, [now, *(was for _, was in before)]) if before else under
+    for upto, was in before:
+        for change in _rows(reader, around, after):
+            if change.seq >= upto:
+                break
+            if any(each is not None and each.startswith(was + b"/") for each in (change.path, change.other)):
+                other = None if change.other is None else _moved(change.other, was, now)
+                yield replace(change, path=_moved(change.path, was, now), other=other)
+        after = upto
+    yield from _rows(reader, under, after)
+
+
+def _around(reader: Reader, places: list[bytes]) -> int:
+    """The nearest directory that all of these are in, and that the asker sees."""
+    node = ROOT
+    for name in paths.split(os.path.commonpath(places)):
+        if (child := reader.child(node, name)) is None:
+            break
+        node = child.id
+    return node
+
+
+def _moved(path: bytes, was: bytes, now: bytes) -> bytes:
+    return now + path[len(was) :] if path.startswith(was + b"/") else path
 
 
 def _rows(reader: Reader, under: int, after: int) -> Iterator[Change]:
@@ -282,9 +314,12 @@ def _told_up_to(ctx: Context, cursor: int) -> None:
 
 
 def _newest_below(reader: Reader, under: int) -> int:
-    """The seq of the newest change that the asker may see there: the store's own newest would tell of others."""
+    """The seq of the newest change that the asker may see there, or of its coming there: the store's own newest would
+    tell of others."""
     newest = reader.changes(under, limit=1)
-    return newest[0].seq if newest else 0
+    seq = newest[0].seq if newest else 0
+    before = [] if under == ROOT else reader.pending.places(reader.path(under), seq)
+    return before[-1][0] if before else seq
 
 
 # :mark -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Final
 
 from avmfs import paths
@@ -17,6 +18,7 @@ from avmfs.store.queries.outbox import Notice
 from avmfs.store.queries.pending import Behind
 from avmfs.store.rows.log_ops import OPS
 from avmfs.store.schema.tables import ROOT
+from avmfs.views.history import rows_since
 from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import lines
 
@@ -53,7 +55,7 @@ def waiting(memory: Memory) -> Waiting:
 
 def _changed_below(reader: Reader, node: int, seq: int) -> tuple[bytes, int, bool]:
     path = reader.path(node)
-    rows = reader.changes(node, after_seq=seq, limit=_ROWS, newest_first=False)
+    rows = [*islice(rows_since(reader, node, seq), _ROWS)]
     fold = Fold(b"" if node == ROOT else path, but_by=reader.who.name)
     for row in rows:
         fold.take(row)
@@ -90,9 +92,7 @@ def pending(ctx: Context) -> str:
 
 @writes("pending", "anything, even nothing: all notices of subscriptions are read", empty_write=True)
 def write_pending(ctx: Context, text: str) -> None:
-    with ctx.memory.reading() as reader:
-        found = reader.outbox.notices()
-    ctx.memory.submit("forget_notices", messages=[each.message for each in found])
+    ctx.memory.submit("forget_notices")
 
 
 @view("feed", "directory", summary="what agents did below it, newest first")

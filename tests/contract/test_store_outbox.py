@@ -75,7 +75,8 @@ def done(world: World, taken: list[dict[str, Any]], **more: Any) -> None:
 
 def notices(world: World, who: Principal) -> list[tuple[str, str]]:
     world.store.match_subscriptions()
-    world.do(who, "collect_notices")
+    while world.do(who, "collect_notices")["more"]:
+        pass
     with world.reading(who) as reader:
         return [(event.event, event.path) for each in reader.outbox.notices() for event in each.events]
 
@@ -389,6 +390,49 @@ def test_a_long_digest_is_gathered_in_pieces_and_is_one(
     assert world.rows("select count(*) from outbox where state = 4") == [(0,)]
 
 
+@pytest.mark.parametrize("then", ["realtime", "throttled", "batched", "digest"])
+@pytest.mark.parametrize("first", ["throttled", "batched", "digest"])
+def test_a_change_of_mode_loses_nothing_that_waits(
+    world: World, first: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "PIECE_EVENTS", 4)
+    monkeypatch.setattr(fanout, "BATCH_EVENTS", 8)
+    subscribe(world, BOB, "/memory/*", first, every=60 * MINUTE)
+    for n in range(6):
+        world.write(ALICE, f"/memory/{n}", b"x")
+        world.store.match_subscriptions()
+    subscribe(world, BOB, "/memory/*", then, every=0 if then == "realtime" else MINUTE)
+    for n in range(6, 9):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    found: list[tuple[str, str]] = []
+    for _ in range(3):
+        taken = take(world)
+        found += told(taken)
+        done(world, taken)
+        world.clock.advance(3601)
+    assert {path for _, path in found} == {f"/memory/{n}" for n in range(9)}
+    assert [event for event in found if event[0] == "write"] == [("write", f"/memory/{n}") for n in range(9)]
+    assert world.rows("select * from outbox") == []
+
+
+@pytest.mark.parametrize("by", ["a purge", "a purge of before"])
+def test_pieces_whose_digest_has_gone_are_told(world: World, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "PIECE_EVENTS", 2)
+    subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
+    for n in range(6):
+        world.write(ALICE, f"/memory/{n}", b"x")
+        world.store.match_subscriptions()
+    if by == "a purge":
+        world.do(ALICE, "purge", nodes=[world.node(ALICE, f"/memory/{n}").id for n in range(2)], documents=[])
+    else:
+        db = apsw.Connection(str(world.path))
+        database.run(db, "delete from outbox where state = 0")
+        db.close()
+        subscribe(world, BOB, "/memory/*", "batched")
+    world.clock.advance(3601)
+    assert told(take(world)) == [("write", f"/memory/{n}") for n in range(2, 6)]
+
+
 def test_what_comes_to_a_long_digest_does_not_have_all_of_it_written_anew(world: World) -> None:
     subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
     items = [[[b"memory", b"%05d" % n], b"x"] for n in range(2000)]
@@ -498,6 +542,41 @@ def test_of_what_nobody_reads_the_newest_is_kept(world: World, monkeypatch: pyte
         assert [letter.message for letter in reader.outbox.dead()] == [
             delivery["message"] for delivery in taken[0]["deliveries"][-2:]
         ]
+
+
+def test_notices_that_cannot_be_shown_any_more_take_no_others_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "NOTICES", 6)
+    subscribe(world, BOB, "/memory/*", url=None)
+    world.write(ALICE, "/memory/a", b"x")
+    for _ in range(3):
+        world.write(ALICE, "/memory/b", b"x")
+        notices(world, BOB)
+        world.unlink(ALICE, "/memory/b")
+        notices(world, BOB)
+    assert notices(world, BOB) == [
+        ("create", "/memory/a"),
+        ("write", "/memory/a"),
+        *[("remove", "/memory/b")] * 3,
+    ]
+    with world.reading(BOB) as reader:
+        assert [each.unread for each in reader.outbox.subscriptions()] == [5]
+
+
+def test_dead_letters_that_may_not_be_seen_hide_no_others(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    for name in ("a", "b"):
+        world.write(ALICE, f"/memory/{name}", b"x")
+        assert take(world) == []
+        world.clock.advance(61)
+        taken = take(world)
+        done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], dead=True)
+    world.share(ALICE, "/memory/a", "alice", "carol")
+    with world.reading(BOB) as reader:
+        (letter,) = reader.outbox.dead(1)
+    assert {event.path for event in letter.events} == {"/memory/b"}
 
 
 def test_tidying_drops_old_dead_letters_and_no_notices(world: World) -> None:
@@ -625,6 +704,23 @@ def test_two_that_look_through_the_same_changes_queue_them_once(world: World) ->
         world.do(OPERATOR, "outbox_fill", **{**found, "after": found["upto"], "upto": 10**9})
 
 
+@pytest.mark.parametrize("how", ["realtime", "digest"])
+def test_what_is_purged_while_it_is_matched_is_not_queued(world: World, how: str) -> None:
+    subscribe(world, BOB, "/memory/*", how)
+    subscribe(world, BOB, "/memory/secret*", how)
+    world.write(ALICE, "/memory/secret", b"x")
+    world.write(ALICE, "/memory/open", b"x")
+    with world.reading(OPERATOR) as reader:
+        these = reader.outbox.unmatched()
+    assert these is not None
+    found = matching.matched(these)
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/secret").id], documents=[])
+    assert world.do(OPERATOR, "outbox_fill", **found)["done"]
+    assert "secret" not in str(world.rows("select events from outbox"))
+    world.clock.advance(2 * 86400)
+    assert {path for _, path in told(take(world))} == {"/memory/open"}
+
+
 def test_what_one_subscription_too_many_has_found_waits_for_the_next_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -637,6 +733,50 @@ def test_what_one_subscription_too_many_has_found_waits_for_the_next_look(
     assert these is not None
     assert matching.matched(these)["upto"] < these.rows[-1][0]
     assert len(told(take(world))) == 8
+
+
+@pytest.mark.parametrize("url", [None, URL], ids=["notices", "webhooks"])
+def test_one_command_judges_so_much_however_many_are_to_be_told(
+    world: World, url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    judged: list[str] = []
+    real = outbox.visible
+    monkeypatch.setattr(outbox, "AT_A_TIME", 10)
+    monkeypatch.setattr(
+        outbox, "visible", lambda tx, who, event, since: judged.append(event.path) or real(tx, who, event, since)
+    )
+    for who in (BOB, CAROL):
+        for n in range(4):
+            subscribe(world, who, f"/memory/{'*' * (n + 1)}", url=url)
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    found: list[tuple[str, str]] = []
+    while True:
+        answer = world.do(OPERATOR, "outbox_take", busy=[], full=[], limit=16, each=16)
+        assert len(judged) <= 10
+        judged.clear()
+        if not answer["moved"]:
+            break
+        found += told(answer["subscriptions"])
+        done(world, answer["subscriptions"])
+    assert len(found if url else notices(world, BOB) + notices(world, CAROL)) == 2 * 4 * 8
+
+
+def test_what_an_agent_asks_for_is_collected_in_parts_and_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "AT_A_TIME", 10)
+    for n in range(4):
+        subscribe(world, BOB, f"/memory/{'*' * (n + 1)}", url=None)
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    answers = [world.do(BOB, "collect_notices")["more"]]
+    assert 8 <= len(world.rows("select 1 from outbox where state = 3")) <= 10
+    while answers[-1]:
+        answers.append(world.do(BOB, "collect_notices")["more"])
+    assert len(answers) > 3 and len(world.rows("select 1 from outbox where state = 3")) == 4 * 8
 
 
 def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path: Any) -> None:

@@ -16,7 +16,8 @@ from avmfs.access import Principal
 from avmfs.agents.presence import Presence
 from avmfs.errors import Busy, Denied, Invalid, NotFound
 from avmfs.rpc import methods
-from avmfs.store.commands.claims import CANDIDATES, LEASE_MAX_NS
+from avmfs.store.commands.claims import CANDIDATES
+from avmfs.store.rows.claims import LEASE_MAX_NS
 from tests.unit.views_fixtures import World, opened
 
 A = "/memory/shared/q/a.md"
@@ -92,6 +93,17 @@ def test_a_claim_is_refused_to_others_renewed_by_its_holder_and_free_after_its_l
     rows = world.applied.applier.db.execute("select agent, op, path, node from log where op in ('claim', 'release')")
     said = [("bob", "claim"), ("bob", "claim"), ("alice", "claim"), ("root", "release")]
     assert rows.fetchall() == [(*each, A.encode(), alice.node(A).id) for each in said]
+
+
+def test_a_claim_of_a_clock_that_was_ahead_is_over(world: World) -> None:
+    world.clock.pass_(60 * 24 * 365)
+    assert taken(world, "alice") == "/memory/shared/q/a.md"
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.echo("\n", "/memory/shared/q/b.md:claim")
+    world.clock.pass_(-60 * 24 * 365)
+    assert holder(world, A) == "(unclaimed)" and methods.call(bob.memory, "claims", {}) == {"claims": []}
+    assert bob.memory.submit("release", node=bob.node("/memory/shared/q/b.md").id) == {"released": False}
+    assert [taken(world, "bob") for _ in range(2)] == ["/memory/shared/q/a.md", "/memory/shared/q/b.md"]
 
 
 def test_a_claim_follows_the_file_and_ends_with_it(world: World) -> None:

@@ -105,7 +105,8 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         common=alice.node("/memory/shared/common.md").document,
     )
     if private:
-        alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret #finch\n")
+        alice.put(f"{SPACE}/{CANARY}/x.md", f"the {CANARY} secret #finch\n")
+        alice.memory.rename(f"{SPACE}/{CANARY}".encode(), f"{SPACE}/d".encode())
         alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret, again #finch\n")
         alice.put(f"{SPACE}/d/y.md", f"another {CANARY}\n")
         secret_note = {"path": [b"y.md"], "data": f"the {CANARY} secret, indexed".encode()}
@@ -250,6 +251,7 @@ _OUTBOX: dict[str, Ask] = {
     "figures": lambda o, it: o.figures(),
     "next_due": lambda o, it: o.next_due(),
     "notices": lambda o, it: o.notices(),
+    "subscribed": lambda o, it: o.subscribed(),
     "subscriptions": lambda o, it: [o.subscriptions(), outcome(lambda: o.subscriptions(everybody=True))],
 }
 _AUDIT: dict[str, Ask] = {
@@ -269,6 +271,7 @@ _AUDIT: dict[str, Ask] = {
 _PENDING: dict[str, Ask] = {
     "directories": lambda p, it: p.directories(99),
     "files": lambda p, it: p.files(99),
+    "places": lambda p, it: p.places(f"{SPACE}/d".encode(), 0),
 }
 _CLAIMS: dict[str, Ask] = {
     "of": lambda c, it: c.of(it.file),

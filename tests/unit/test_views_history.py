@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from avmfs.errors import Invalid
+from avmfs.rpc import methods
 from avmfs.views import difference, history
-from tests.unit.views_fixtures import World, opened
+from tests.unit.views_fixtures import Agent, World, opened
 
 NOTE = "/shared/note.md"
 
@@ -264,6 +265,79 @@ def test_files_that_come_or_go_with_their_directory_are_told(world: World) -> No
         "D /memory/shared/d",
         "D /memory/shared/d/f.md",
     ]
+
+
+def _moved_by(alice: Agent, how: str) -> str:
+    """Where /shared/p/d is then."""
+    rename = alice.memory.rename
+    if how == "itself":
+        rename(b"/shared/p/d", b"/shared/p/\xc3\xa9")
+        return "/shared/p/\xe9"
+    if how == "above":
+        rename(b"/shared/p", b"/shared/elsewhere")
+        return "/shared/elsewhere/d"
+    if how == "twice and back":
+        for old, new in ((b"p/d", b"d"), (b"p", b"q"), (b"d", b"q/e"), (b"q/e", b"q/d"), (b"q", b"p")):
+            rename(b"/shared/" + old, b"/shared/" + new)
+            if new == b"q/e":
+                alice.put("/shared/q/e/meanwhile.md", "x\n")
+        return "/shared/p/d"
+    if how == "exchanged":
+        alice.put("/shared/other/e/x.md", "x\n")
+        there = {"new_parent": alice.node("/shared/other").id, "new_name": b"e", "flags": 2}
+        alice.memory.submit("rename", parent=alice.node("/shared/p").id, name=b"d", **there)
+        return "/shared/other/e"
+    if how == "archived":
+        return str(methods.call(alice.memory, "archive", {"path": "/shared/p/d"})["path"])
+    path = methods.call(alice.memory, "archive", {"path": "/shared/p/d"})["path"]
+    return str(methods.call(alice.memory, "put_back", {"path": path, "to": "/shared/back"})["path"])
+
+
+@pytest.mark.parametrize("how", ["itself", "above", "twice and back", "exchanged", "archived", "put back"])
+def test_what_was_before_a_directory_was_moved_is_told_after_it(world: World, how: str) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for name in ("a", "b", "c"):
+        write(world, "one\n", f"/shared/p/d/{name}.md")
+    write(world, "one\n", "/shared/p/beside.md")
+    bob.cat("/shared/p/d/:delta")
+    write(world, "two\n", "/shared/p/d/a.md")
+    write(world, "new\n", "/shared/p/d/new.md")
+    write(world, "two\n", "/shared/p/beside.md")
+    write(world, "two\n", "/shared/p/d/c.md", agent="bob")
+    alice.memory.delete("/shared/p/d/b.md", permanently=True)
+    now = _moved_by(alice, how)
+    write(world, "three\n", f"{now}/late.md")
+    there = f"/memory{now}" if now.startswith("/shared") else now
+    assert (f"since you marked it: {there}/:delta" in bob.cat("/:pending")) is (how != "archived")
+    told = bob.cat(f"{now}/:delta").splitlines()[1:-1]
+    assert {f"M {there}/a.md", f"D {there}/b.md", f"A {there}/new.md", f"A {there}/late.md"} <= set(told)
+    assert not any("beside" in line or "x.md" in line for line in told)
+    assert (f"A {there}/meanwhile.md" in told) is (how == "twice and back")
+    assert how in ("archived", "put back") or not any("c.md" in line for line in told), "what he did himself he knows"
+    assert bob.cat(f"{now}/:delta") == "(no changes)\n" and "marked it" not in bob.cat("/:pending")
+
+
+def test_a_directory_that_has_been_moved_before_it_was_read_is_told_once(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    write(world, "one\n", "/shared/p/a.md")
+    alice.memory.rename(b"/shared/p", b"/shared/q")
+    for marked in (lambda: bob.cat("/shared/q/:delta"), lambda: bob.echo("", "/shared/q/:mark")):
+        marked()
+        assert bob.cat("/shared/q/:delta") == "(no changes)\n"
+        alice.memory.rename(b"/shared/q", b"/shared/r")
+        assert bob.cat("/shared/r/:delta") == "(no changes)\n"
+        alice.memory.rename(b"/shared/r", b"/shared/q")
+
+
+def test_where_a_directory_has_been_out_of_sight_is_not_told(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    write(world, "one\n", "/shared/p/a.md")
+    bob.cat("/shared/p/:delta")
+    alice.memory.rename(b"/shared/p", b"/private/p")
+    write(world, "secret\n", "/private/p/hidden.md")
+    alice.memory.delete("/private/p/hidden.md", permanently=True)
+    alice.memory.rename(b"/private/p", b"/shared/q")
+    assert bob.cat("/shared/q/:delta").splitlines()[:-1] == ["# 1 changed path", "A /memory/shared/q/a.md"]
 
 
 def test_changes_are_told_page_by_page_and_none_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

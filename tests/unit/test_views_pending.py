@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from avmfs import calls
-from avmfs.rpc import documents
+from avmfs.rpc import documents, methods
+from avmfs.store.commands import outbox as commands
 from tests.unit.views_fixtures import World, opened
 
 
@@ -117,6 +118,34 @@ def test_notices_of_subscriptions_without_a_webhook_wait_as_subscriptions_says(w
     assert len(pending(world)) == 3, "hers are not his"
     bob.echo("", "/:pending")
     assert pending(world) == ["(nothing waits)"] and "0 unread" in bob.cat("/:subscriptions")
+
+
+def test_notices_of_what_has_gone_hide_none_that_came_later(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
+    for number in range(30):  # as editors save: the file of before goes, and what it did
+        alice.put("/shared/plan.md.new", f"text {number}\n")
+        methods.call(bob.memory, "pending", {})
+        alice.memory.rename(b"/shared/plan.md.new", b"/shared/plan.md")
+        methods.call(bob.memory, "pending", {})
+    shown = [line.partition("alice  ")[2] for line in pending(world)]
+    assert shown[-1] == "rename  /memory/shared/plan.md" and f"  {len(shown) - 1} unread" in bob.cat("/:subscriptions")
+    assert methods.call(bob.memory, "notices", {})["text"].splitlines()[-1].endswith(shown[-1])
+    bob.echo("", "/:pending")
+    assert pending(world) == ["(nothing waits)"]
+    assert world.dump("outbox") == {"outbox": []}, "what cannot be shown is read with the rest"
+
+
+def test_who_asks_for_notices_gets_all_that_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "AT_A_TIME", 3)
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for pattern in ("/memory/shared/*", "/memory/*"):
+        methods.call(bob.memory, "subscribe", {"pattern": pattern})
+    for method in ("notices", "pending"):
+        for number in range(3):
+            alice.put(f"/shared/{method}{number}.md", "x")
+        assert len(methods.call(bob.memory, method, {})["notices"]) == 12
+        bob.echo("", "/:pending")
 
 
 def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World) -> None:

@@ -66,6 +66,12 @@ def test_a_batch_is_an_array_and_a_digest_a_summary() -> None:
     assert (len(many["changes"]), many["more"], many["counts"]) == (webhooks.DIGEST_SHOWN, 200, {"write": 1200})
 
 
+@pytest.mark.parametrize("mode", ["realtime", "throttled"])
+def test_what_another_mode_had_gathered_is_sent_whole(mode: str) -> None:
+    body = json.loads(webhooks.payload("msg_x", mode, "/memory/*", "bob", [event(n) for n in range(3)]))
+    assert [(each["id"], each["version"]) for each in body] == [("msg_x.0", 0), ("msg_x.1", 1), ("msg_x.2", 2)]
+
+
 def test_a_name_that_is_no_text_is_sent_as_json_that_everybody_reads() -> None:
     body = webhooks.payload("m", "realtime", "/memory/*", "bob", [event(path="/memory/\udcff.md")])
     assert json.loads(body.decode("utf-8"))["path"] == "/memory/\ufffd.md"

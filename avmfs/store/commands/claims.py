@@ -12,9 +12,9 @@ from avmfs import paths
 from avmfs.errors import Busy, Denied, Invalid, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command
+from avmfs.store.rows.claims import LEASE_MAX_NS, OVER
 from avmfs.store.tx.transaction import Tx
 
-LEASE_MAX_NS: Final = 30 * 86_400 * 10**9
 CANDIDATES: Final = 256  # that one command looks at
 
 
@@ -28,7 +28,7 @@ def claim(tx: Tx, nodes: list[int], lease: int, parent: int | None = None) -> di
         raise Invalid("a lease is more than 0s and at most 30d")
     if len(nodes) > CANDIDATES or (parent is None and len(nodes) != 1):
         raise Invalid(f"claim: 1 file, or up to {CANDIDATES} of a directory, not {len(nodes)}")
-    tx.do("delete from claim where until <= ?", (tx.now,))
+    tx.do(f"delete from claim where {OVER}", {"now": tx.now})
     for number in nodes:
         try:
             found = tx.writable(number)
@@ -63,7 +63,8 @@ def release(tx: Tx, node: int) -> dict[str, Any]:
     """Give up the asker's claim of a file; an operator anybody's. Of what nobody has claimed nothing is done."""
     found = tx.seen(node)
     document = tx.document_of(found)
-    holder = tx.db.execute("select agent from claim where document = ? and until > ?", (document, tx.now)).get
+    bound = {"document": document, "now": tx.now}
+    holder = tx.db.execute(f"select agent from claim where document = :document and not {OVER}", bound).get
     if holder is not None:
         if holder != tx.who.name and not tx.who.operator:
             raise Denied(f"{holder} has claimed it")

@@ -24,6 +24,7 @@ PIECES_EVENTS: Final = 2500  # and so many in pieces are joined with the digest 
 QUEUED: Final = 10_000  # deliveries that may wait for one subscription,
 OF_AN_AGENT: Final = 20_000  # and for all of one agent's; more are dead letters at once
 LETTERS: Final = 1000  # dead ones of a subscription; the oldest go
+_PURGED: Final = "select seq from log where seq > ? and seq <= ? and path = x''"
 
 
 def fill(tx: Tx, after: int, upto: int, events: str, found: list[Any]) -> bool:
@@ -34,13 +35,15 @@ def fill(tx: Tx, after: int, upto: int, events: str, found: list[Any]) -> bool:
     if not after < upto <= (tx.db.execute("select max(seq) from log").get or 0):
         raise Invalid(f"outbox_fill: from {after} up to {upto}: there are no such rows of the log")
     told = unpack(events)
+    purged = {seq for (seq,) in tx.db.execute(_PURGED, (after, upto))}  # since they were matched, in no transaction
     rows = tx.db.execute(f"select {COLUMNS} from subscription")
     there = {one.id: one for one in (Subscription(*row) for row in rows)}
     left: dict[str, int] = {}  # by agent: how many more may wait
     for subscription, which in found:
-        if (one := there.get(subscription)) is not None:  # else it has ended meanwhile
+        left_over = [told[index] for index in which if told[index].seq not in purged]
+        if left_over and (one := there.get(subscription)) is not None:  # else it has ended meanwhile
             room = _Room(tx, one, left)
-            _queue(tx, one, room, [told[index] for index in which])
+            _queue(tx, one, room, left_over)
             room.close()
     tx.db.execute("update outbox_cursor set seq = ?", (upto,))
     return True
@@ -135,7 +138,8 @@ def _gather(tx: Tx, one: Subscription, room: _Room, found: list[Event]) -> None:
 
 
 def assemble(tx: Tx, subscription: int) -> None:
-    """Join the pieces of an open digest with it; one with as many paths as it may have is closed."""
+    """Join the pieces of an open digest with it; one with as many paths as it may have is closed. Where it is there no
+    more, they are one by themselves."""
     first = tx.db.execute(
         "select min(turn) from outbox where subscription = ? and state = ?", (subscription, PIECE)
     ).get
@@ -147,13 +151,22 @@ def assemble(tx: Tx, subscription: int) -> None:
         " order by turn",
         (subscription, PIECE, OPEN, first),
     ).fetchall()
+    kept = rows[0][0]
     whole = latest_by_path(event for _, events in rows for event in unpack(events))
-    full = len(whole) >= DIGEST_PATHS
+    full = len(whole) >= DIGEST_PATHS or kept == first
     tx.db.execute(
         f"update outbox set events = ?, size = ?{f', due = 0, state = {SEALED}' if full else ''} where turn = ?",
-        (pack(whole), len(whole), rows[0][0]),
+        (pack(whole), len(whole), kept),
     )
     tx.db.execute("delete from outbox where subscription = ? and state = ?", (subscription, PIECE))
+
+
+def close(tx: Tx, subscription: int) -> None:
+    """What is open leaves as it is: nothing that comes may join it, since it is to be told in another way."""
+    assemble(tx, subscription)
+    tx.db.execute(
+        "update outbox set due = 0, state = ? where subscription = ? and state = ?", (SEALED, subscription, OPEN)
+    )
 
 
 def _add(tx: Tx, one: Subscription, room: _Room, deliveries: Sequence[tuple[list[Event], bytes | None, int]]) -> None:

@@ -42,7 +42,7 @@ from avmfs.store.tx.transaction import Tx
 NOTICES: Final = 1000  # that an agent has not read; the oldest go
 DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
 OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
-AT_A_TIME: Final = 2000  # events in one answer, or a single delivery
+AT_A_TIME: Final = 2000  # events that are judged by one command, or a single delivery: others wait for the writer
 JUDGED: Final = 20_000  # rows of the log, which has no index by node: writes would pay for it
 
 
@@ -58,14 +58,17 @@ def outbox_fill(tx: Tx, after: int, upto: int, events: str, found: list[Any]) ->
 @command(durable=False)
 def collect_notices(tx: Tx) -> dict[str, Any]:
     """What has been queued of the asker's own subscriptions by now (``fanout.catch_up`` queues what has not) can be
-    read when this returns, also when no daemon runs."""
+    read once this says that there is no {"more"}, also when no daemon runs."""
     tx.who.require_itself()
     rows: list[Any] = tx.db.execute(
         f"select {COLUMNS} from subscription where agent = ? and url is null and hook is null", (tx.who.name,)
     ).fetchall()
+    left = AT_A_TIME
     for row in rows:
-        _take(tx, Subscription(*row), NOTICES)
-    return {}
+        left -= _take(tx, Subscription(*row), AT_A_TIME, left)[1]
+        if left <= 0:
+            break
+    return {"more": left <= 0}
 
 
 @command(durable=False)
@@ -73,7 +76,8 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
     """What is due now, of at most ``limit`` subscriptions that are not ``busy`` nor of an agent with ``full`` hands: up
     to ``each`` deliveries of one, in their order; of one whose last try failed the first. {"subscriptions": [{"id",
     "agent", "pattern", "mode", "url", "secret", "hook", "trusted", "failures", "deliveries": [{"turn", "message",
-    "attempts", "events"}]}], "moved"}: whether anything was done. Notices without a webhook arrive by this."""
+    "attempts", "events"}]}], "moved"}: whether anything was done, and there may be more. Notices without a webhook
+    arrive by this."""
     tx.require_operator()
     found: list[dict[str, Any]] = []
     of_agent: Counter[str] = Counter()
@@ -95,7 +99,10 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
             "full": json.dumps(full),
         },
     ).fetchall()
+    left = AT_A_TIME
     for row in rows:
+        if left <= 0:
+            break
         subscription = Subscription(*row[:8])
         pattern, secret, trusted, failures = row[8:]
         if len(found) == limit or of_agent[subscription.agent] == OF_ONE_AGENT:
@@ -103,7 +110,9 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
         moved = True
         tx.db.execute("update subscription set tried_at = ? where id = ?", (tx.now, subscription.id))
         arrives = subscription.url is None and subscription.hook is None
-        if deliveries := _take(tx, subscription, NOTICES if arrives else 1 if failures else each):
+        deliveries, judged = _take(tx, subscription, AT_A_TIME if arrives else 1 if failures else each, left)
+        left -= judged + 1
+        if deliveries:
             of_agent[subscription.agent] += 1
             found.append(
                 {
@@ -168,13 +177,13 @@ def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
 
 
 @command(frees_space=True)
-def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
-    """The asker has read these notices. {"count"}."""
+def forget_notices(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
+    """The asker has read these notices, or all that it has. {"count"}."""
     tx.who.require_itself()
     tx.db.execute(
-        "delete from outbox where state = ? and message in (select value from json_each(?)) and subscription in"
-        " (select id from subscription where agent = ?)",
-        (ARRIVED, json.dumps(messages), tx.who.name),
+        "delete from outbox where state = ?1 and (?2 is null or message in (select value from json_each(?2)))"
+        " and subscription in (select id from subscription where agent = ?3)",
+        (ARRIVED, None if messages is None else json.dumps(messages), tx.who.name),
     )
     return {"count": tx.db.changes()}
 
@@ -193,7 +202,8 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
 # Taking --------------------------------------------------------------------------------------------------------
 
 
-def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
+def _take(tx: Tx, one: Subscription, each: int, most: int) -> tuple[list[dict[str, Any]], int]:
+    """Of what is due the first ``each`` deliveries, of ``most`` events together, and how many these were."""
     assemble(tx, one.id)
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
@@ -206,9 +216,9 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
     deliveries: list[tuple[Any, ...]] = []
     for *columns, packed, state in rows:
         found = json.loads(packed)
-        size += len(found)
-        if size > AT_A_TIME and deliveries:
+        if size + len(found) > most and deliveries:
             break
+        size += len(found)
         deliveries.append((*columns, found, state))
     since = _Since(tx, {row[4] for *_, found, _ in deliveries for row in found})
     for turn, message, attempts, path, found, state in deliveries:
@@ -229,8 +239,23 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
         if not arrives:
             taken.append({"turn": turn, "message": message, "attempts": attempts, "events": seen})
     if one.url is None and one.hook is None:
-        keep_newest(tx, one.id, ARRIVED, NOTICES)
-    return taken
+        _keep_notices(tx, one.id)
+    return taken, size
+
+
+def _keep_notices(tx: Tx, subscription: int) -> None:
+    """The newest of those that can be shown: of what has gone for good none is but that it went. Looked at only where
+    there are too many, and what is hidden stays, since rules may change again."""
+    arrived = "subscription = ? and state = ?"
+    of = (subscription, ARRIVED)
+    if tx.db.execute(f"select count(*) from outbox where {arrived}", of).get > NOTICES:
+        tx.db.execute(
+            f"delete from outbox where {arrived} and not exists (select 1 from json_each(events) where"
+            f" value ->> 2 in (select value from json_each(?)) or value ->> 3 glob '{MAIL}*'"
+            " or exists (select 1 from node where id = json_each.value ->> 4))",
+            (*of, json.dumps([*GONE])),
+        )
+        keep_newest(tx, *of, NOTICES)
 
 
 class _Since:

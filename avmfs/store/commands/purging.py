@@ -15,8 +15,8 @@ from typing import Any
 from avmfs import paths, wire
 from avmfs.errors import Denied, NotFound
 from avmfs.node import Kind
-from avmfs.store.commands import aside, command, namespace, versions
-from avmfs.store.rows import content, events, hash_chain, log_position, version_visibility
+from avmfs.store.commands import aside, command, fanout, namespace, versions
+from avmfs.store.rows import content, deliveries, events, hash_chain, log_position, version_visibility
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.tx.transaction import Tx
@@ -174,6 +174,11 @@ def _forget_names(tx: Tx, nodes: set[int], documents: set[int]) -> set[bytes]:
 
 def _forget_deliveries(tx: Tx, nodes: set[int]) -> None:
     """Notices of them that have not been delivered, or not been read."""
+    pieces: list[Any] = tx.db.execute(
+        "select distinct subscription from outbox where state = ?", (deliveries.PIECE,)
+    ).fetchall()
+    for (subscription,) in pieces:  # of a digest that may go, and nobody would come to them
+        fanout.assemble(tx, subscription)
     rows: list[Any] = tx.db.execute("select turn, events from outbox").fetchall()
     for turn, packed in rows:
         told = events.unpack(packed)

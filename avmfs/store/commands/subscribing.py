@@ -13,6 +13,7 @@ from typing import Any
 
 from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.store.commands import command
+from avmfs.store.commands.fanout import close
 from avmfs.store.rows import events
 from avmfs.store.rows.deliveries import HOOKS
 from avmfs.store.tx.transaction import Tx, new_id
@@ -30,7 +31,7 @@ LONGEST_NS = 31 * 86400 * 10**9
 def subscribe(tx: Tx, pattern: str, mode: str, every: int | None, url: str | None) -> dict[str, Any]:
     """Tell the asker of changes from now on: {"number", "secret", "new", "every"}. ``every`` is in ns; ``url`` None:
     into what it reads. The secret of a new webhook is told here and never again; asking anew for the same pattern and
-    url changes mode and time.
+    url changes mode and time; what another mode has gathered leaves at once.
 
     Raises Invalid, OverQuota past the subscriptions that one agent may have.
     """
@@ -45,9 +46,11 @@ def subscribe(tx: Tx, pattern: str, mode: str, every: int | None, url: str | Non
     agent = tx.agent(tx.who.name)
     place = events.place_of(pattern, agent)
     known = tx.db.execute(
-        "select id, number from subscription where agent = ? and pattern = ? and url is ?", (agent, pattern, url)
+        "select id, number, mode from subscription where agent = ? and pattern = ? and url is ?", (agent, pattern, url)
     ).fetchone()
     if known is not None:
+        if known[2] != mode:
+            close(tx, known[0])
         tx.db.execute(
             "update subscription set mode = ?, every = ?, trusted = max(trusted, ?) where id = ?",
             (mode, span, int(tx.who.operator), known[0]),

@@ -11,11 +11,12 @@ from typing import Final
 
 from avmfs.node import Kind
 from avmfs.store.queries.part import Part
+from avmfs.store.rows.claims import OVER
 from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
 
 _CLAIMS: Final = (
     "select node.id, agent, claim.since, until from claim cross join document on document.id = claim.document"
-    f" cross join node on node.id = document.node where until > :now and parent is not null and {_SEEN}"
+    f" cross join node on node.id = document.node where not {OVER} and parent is not null and {_SEEN}"
 )
 
 
@@ -45,7 +46,7 @@ class ClaimsReader(Part):
         empty still or whose name begins with a dot."""
         scopes = [scope for scope in json.loads(self._visible.json) if self._visible.writable(scope)]
         rows = self._all(
-            "select node.id from node left join claim on claim.document = node.document and until > :now"
+            f"select node.id from node left join claim on claim.document = node.document and not {OVER}"
             f" where parent = :parent and kind = {int(Kind.FILE)} and size > 0 and substr(name, 1, 1) <> x'2e'"
             f" and {_SEEN} and claim.document is null order by mtime, name limit :limit",
             scopes=json.dumps(scopes),

@@ -6,10 +6,13 @@ One instance answers on the connection, and for the asker, of the reader that ma
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
+from avmfs import calls
 from avmfs.store.queries.matching import unmatched
 from avmfs.store.queries.part import Part
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
@@ -25,13 +28,15 @@ select number, agent, pattern, mode, every, url, created, sent,
   (select error from outbox where {_WAITS} and error is not null order by turn limit 1)
 from subscription where hook is null
 """
+_OWN: Final = """from outbox join subscription on subscription.id = outbox.subscription
+  where (agent = ? and hook is null or agent = ? and ?) and state = ?"""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """``number`` counts the agent's own. ``every`` in ns. ``sent``: deliveries made; ``waiting``, ``dead``, ``unread``:
-    those that are to be made, could not be made, or lie ready to be read. ``error``: why the last try failed, while it
-    is being repeated."""
+    those that are to be made, could not be made, or lie ready to be read (of everybody's: with those that cannot be
+    shown any more). ``error``: why the last try failed, while it is being repeated."""
 
     number: int
     agent: str
@@ -97,33 +102,45 @@ class OutboxReader(Part):
         self._who.require_itself()
         if everybody:
             self._who.require_operator()
-            rows = self._db.execute(_SUBSCRIPTIONS + " order by agent, number")
-        else:
-            rows = self._db.execute(_SUBSCRIPTIONS + " and agent = ? order by number", (self._who.name,))
-        return [Subscription(*row) for row in rows]
+            return [Subscription(*row) for row in self._db.execute(_SUBSCRIPTIONS + " order by agent, number")]
+        rows = self._db.execute(_SUBSCRIPTIONS + " and agent = ? order by number", (self._who.name,))
+        own = [Subscription(*row) for row in rows]
+        arrived = self._db.execute(f"select number, events {_OWN}", (*self._whose, ARRIVED))
+        unread = Counter(number for number, packed in arrived if self._seen(packed))
+        return [replace(each, unread=unread[each.number]) for each in own]
+
+    def subscribed(self) -> bool:
+        """Return whether the asker has a subscription without a webhook."""
+        self._who.require_itself()
+        return bool(
+            self._db.execute(
+                "select 1 from subscription where agent = ? and url is null and hook is null", (self._who.name,)
+            ).get
+        )
 
     def dead(self, limit: int = 1000) -> list[Letter]:
         """The asker's dead letters, oldest first; an operator's are those of the hooks too."""
         columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, ''), hook"
-        rows = self._rows(columns, DEAD, limit)
-        return [
+        letters = (
             Letter(
                 message, number, pattern, url or f"hook {json.loads(hook)['command'][0]}", at, attempts, error, events
             )
-            for message, number, pattern, url, at, attempts, error, hook, packed in rows
+            for message, number, pattern, url, at, attempts, error, hook, packed in self._rows(columns, DEAD, limit)
             # A hook's are the operator's, who sees all, also of what has gone since.
             if (events := self._seen(packed) if hook is None else tuple(unpack(packed)))
-        ]
+        )
+        return list(islice(letters, limit))
 
     def notices(self, limit: int = 1000) -> list[Notice]:
         """What waits to be read, oldest first: for :pending and :feed. Judged again now: what the asker may not see any
         more, or what is gone, is left out."""
-        rows = self._rows("message, number, pattern, mode, outbox.at", ARRIVED, limit)
-        return [
+        columns = "message, number, pattern, mode, outbox.at"
+        notices = (
             Notice(message, number, pattern, mode, at, events)
-            for message, number, pattern, mode, at, packed in rows
+            for message, number, pattern, mode, at, packed in self._rows(columns, ARRIVED, limit)
             if (events := self._seen(packed))
-        ]
+        )
+        return list(islice(notices, limit))
 
     def unmatched(self) -> Unmatched | None:
         """The next rows of the log that are to be matched with what agents follow, for the operator; None when there
@@ -170,13 +187,22 @@ class OutboxReader(Part):
         waiting = states.get(OPEN, 0) + states.get(SEALED, 0)
         return Figures(others, hooks, waiting, retrying, states.get(DEAD, 0), states.get(ARRIVED, 0), sent, oldest)
 
-    def _rows(self, columns: str, state: int, limit: int) -> list[Any]:
+    @property
+    def _whose(self) -> tuple[str, str, bool]:
+        return self._who.name, HOOKS, self._who.operator
+
+    def _rows(self, columns: str, state: int, limit: int) -> Iterator[Any]:
+        """In order of turn, ``limit`` of them and as many more as are asked for: of what comes first, much may be for
+        nobody now."""
         self._who.require_itself()
-        return self._db.execute(
-            f"select {columns}, events from outbox join subscription on subscription.id = outbox.subscription"
-            " where (agent = ? and hook is null or agent = ? and ?) and state = ? order by turn limit ?",
-            (self._who.name, HOOKS, self._who.operator, state, limit),
-        ).fetchall()
+        turn: Any = 0
+        while rows := self._db.execute(
+            f"select {columns}, events, turn {_OWN} and turn > ? order by turn limit ?",
+            (*self._whose, state, turn, limit),
+        ).fetchall():
+            calls.go_on()
+            yield from (row[:-1] for row in rows)
+            turn, limit = rows[-1][-1], 2 * limit
 
     def _seen(self, packed: str) -> tuple[Event, ...]:
         return tuple(event for event in unpack(packed) if self._shows(event))

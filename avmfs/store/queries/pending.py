@@ -1,12 +1,13 @@
 """What has changed behind an agent's back: files that it has marked as read and that are newer now.
 
-Owns the one query, for ``reader.pending``. Only what the asker may see, and only of its own marks.
+Owns these queries, for ``reader.pending``. Only what the asker may see, and only of its own marks.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from avmfs.store.queries.part import Part
 from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
@@ -23,6 +24,19 @@ select node.id, document.handle, read, head, author, version.at, version.seq, do
   from document indexed by document_behind {_NEWEST}
   where creator = :agent and read < head and {_SEEN}
 order by seq desc, document limit :limit"""
+_IN_SIGHT: Final = "+scope in (select value from json_each(:scopes))"
+# The newest time that a directory came to where it is with a move of its own or of one above: these are the rows that
+# are of such a path, since directories are made by mkdir.
+_CAME: Final = f"""
+select seq, at, op, node, path, other from log where seq > :after and seq < :before and op in ('create', 'rename')
+  and substr(:place, 1, length(path) + 1) = cast(path || '/' as blob) and path <> x'' and {_IN_SIGHT}
+  order by seq desc limit 1"""
+# From where, in its request: who lost sight of the old place has a removal, of two that changed places the other one
+# came from there.
+_WENT: Final = f"""
+select path from log where seq > :after and at = :at and {_IN_SIGHT} and case :op when 'create'
+  then op = 'remove' and node = :node and seq < :seq else op = 'rename' and other is null and node <> :node end
+  order by abs(seq - :seq) limit 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,23 @@ class PendingReader(Part):
         """Marked files with a newer version, the newest change first."""
         rows = self._all(_BEHIND, scopes=self._visible.searched()[1], limit=limit)
         return [Behind(*row[:-2]) for row in rows]
+
+    def places(self, path: bytes, after: int) -> list[tuple[int, bytes]]:
+        """Where the directory that is now at ``path`` has stood since the change ``after``, before it came there, as
+        far as the asker could see it: (up to which change, path), in order."""
+        found: list[tuple[int, bytes]] = []
+        bound: dict[str, Any] = {"scopes": self._visible.told_json, "after": after}
+        before = sys.maxsize
+        while rows := self._all(_CAME, place=path + b"/", before=before, **bound):
+            before, at, op, node, there, was = rows[0]
+            if was is None:
+                went = self._all(_WENT, at=at, op=op, node=node, seq=before, **bound)
+                if not went:
+                    break
+                was = went[0][0]
+            path = bytes(was) + path[len(there) :]
+            found.append((before, path))
+        return found[::-1]
 
     def directories(self, limit: int) -> list[tuple[int, int]]:
         """Marked directories: (node, the seq that is marked), the latest mark first."""
