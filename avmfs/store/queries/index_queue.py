@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import apsw
 
+from avmfs.errors import StoreFailed
 from avmfs.store.rows import content
 from avmfs.text import sniff
 
@@ -28,7 +29,8 @@ _AWAITING_VECTORS: Final = """select (select count(*) from semantic_queue)
 
 
 def passages(db: apsw.Connection, model: str, limit: int) -> list[tuple[int, int, str]]:
-    """Return passages without a vector of this model: (id, document, text), the newest first."""
+    """Return passages without a vector of this model: (id, document, text), the newest first; of what is damaged
+    without text."""
     # First of what was written last: behind a backlog of an hour, a new note is found within a second.
     rows: list[Any] = db.execute(
         f"{_PENDING.format(_RECENT)} and passage.id > (select max(id) from passage) - 256"
@@ -43,9 +45,16 @@ def passages(db: apsw.Connection, model: str, limit: int) -> list[tuple[int, int
     found, read, text = [], None, ""
     for passage, document, start, stop, node, size, extents in rows:
         if document != read:  # they come document by document: decode each once
-            read, text = document, sniff.decode(content.read(db, node, size, bool(extents), 0, size)) or ""
+            read, text = document, _text(db, node, size, bool(extents))
         found.append((passage, document, text[start:stop]))
     return found
+
+
+def _text(db: apsw.Connection, node: int, size: int, extents: bool) -> str:
+    try:
+        return sniff.decode(content.read(db, node, size, extents, 0, size)) or ""
+    except StoreFailed:  # the log says so; the others are whole, and no answer shows this one
+        return ""
 
 
 def idle_documents(db: apsw.Connection, model: str, limit: int) -> list[int]:
