@@ -92,18 +92,22 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Every candidate, before anything is fetched: what an answer is cut from, and ``:why`` looks into.
-    ``relevance`` and ``evidence`` (m,) are the candidates'. ``early``: there are notes, and none has a vector yet."""
+    ``relevance`` and ``evidence`` (m,) are the candidates'. ``wanted`` says of each row of the table whether it stands
+    where it was looked for, without what NOT leaves out; None: all do. ``early``: there are notes, and none has a
+    vector yet."""
 
     table: Columns
     candidates: fusion.Ranked
     relevance: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]]
     degraded: str | None
+    wanted: NDArray[np.bool_] | None
     early: bool = False
 
     def only(self, keep: NDArray[np.bool_]) -> Ranking:
         evidence = {name: column[keep] for name, column in self.evidence.items()}
-        return Ranking(self.table, self.candidates.only(keep), self.relevance[keep], evidence, self.degraded)
+        candidates = self.candidates.only(keep)
+        return Ranking(self.table, candidates, self.relevance[keep], evidence, self.degraded, self.wanted)
 
     def passages(self) -> NDArray[np.int64]:
         return self.table.passages[self.candidates.positions]
@@ -214,12 +218,14 @@ class Engine:
             q, unwanted = segment.unwanted(q)
         if not _asks(q):
             return Answer(q, (), None, seq)
-        ranking = self.ranking(index, q, mode, now, tz)
+        ranking = self.ranking(index, q, mode, now, tz, under, unwanted)
         while ranking.early and self._patient():
             index = self._index_for(who)
-            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
+            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz, under, unwanted)
         documents = ranking.table.documents[ranking.candidates.positions]
-        here = _asked_for(index, ranking, documents, under, unwanted)
+        here = ranking.relevance > 0
+        if ranking.wanted is not None:
+            here &= ranking.wanted[ranking.candidates.positions]
         keep = here & (ranking.relevance >= min_relevance)
         if one_per_document:  # by meaning alone no word can vouch for what is nearest: it is shown as far as it is
             shown = mode == "semantic" or keep.any() or bool(ranking.evidence["coverage"][here].any())
@@ -249,10 +255,19 @@ class Engine:
         return current.ordered(found, q, spans, self._weights.current, linked.replaced(links))
 
     def ranking(
-        self, index: SearchIndex, q: str, mode: Mode = "hybrid", now: int | None = None, tz: tzinfo = UTC
+        self,
+        index: SearchIndex,
+        q: str,
+        mode: Mode = "hybrid",
+        now: int | None = None,
+        tz: tzinfo = UTC,
+        under: tuple[bytes, ...] = (),
+        unwanted: Sequence[Sequence[str]] = (),
     ) -> Ranking:
-        """Score whatever has a word of ``q`` or a vector."""
+        """Score whatever has a word of ``q`` or a vector: of a large store the best, and the best of what stands below
+        ``under`` and has none of the ``unwanted`` phrases."""
         table = index.table()
+        wanted = _wanted(index, table, under, unwanted)
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
         asks = signals.addressed(table, q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
         meaning, degraded = self._meaning(asks, mode)
@@ -262,7 +277,7 @@ class Engine:
         phrased = _phrased(index, table, q)
         nearest, early = None, False
         if meaning is not None:
-            found = self._strongest(table, words)
+            found = self._strongest(table, words, wanted)
             if not by_meaning:
                 dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
                 for more in (dated, phrased[: semantic.DEPTH]):
@@ -289,7 +304,7 @@ class Engine:
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
         clear = _clear(near)
-        ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear)
+        ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear, wanted)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
@@ -299,7 +314,7 @@ class Engine:
         count = len(table.passages)
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
         absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told)
-        return Ranking(table, ranked, absolute, evidence, degraded, early)
+        return Ranking(table, ranked, absolute, evidence, degraded, wanted, early)
 
     def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
         """Cosines of texts with a question; None where there are no vectors, and why."""
@@ -338,13 +353,21 @@ class Engine:
             f"{found.model} does not know the words of the question; {universal.way()} {OTHER_MODEL}",
         )
 
-    def _strongest(self, table: Columns, words: lexical.Lexical) -> NDArray[np.int64]:
-        """What words have found; of a large store the best of it, ties included."""
+    def _strongest(self, table: Columns, words: lexical.Lexical, wanted: NDArray[np.bool_] | None) -> Places:
+        """What words have found; of a large store the best of it, ties included, and of what is ``wanted`` all, or the
+        best of it: those of elsewhere are no rivals."""
         most = semantic.depth(table)
         if most is None:
             return words.positions
         score = fusion.share(words.words) * self._weights.words + fusion.share(words.context) * self._weights.context
-        return words.positions[fusion.reaching(score, most)]
+        found = words.positions[fusion.reaching(score, most)]
+        if wanted is None:
+            return found
+        here = np.flatnonzero(wanted)
+        if len(here) > semantic.ALL:
+            inside = wanted[words.positions]
+            here = words.positions[inside][fusion.reaching(score[inside], most)]
+        return np.union1d(found, here)
 
 
 def _clear(near: Floats) -> float:
@@ -401,22 +424,21 @@ def _fetch(
     return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
 
 
-def _asked_for(
-    index: SearchIndex,
-    ranking: Ranking,
-    documents: Places,
-    under: tuple[bytes, ...],
-    unwanted: Sequence[Sequence[str]],
-) -> NDArray[np.bool_]:
-    """Which candidates, of these ``documents``, are relevant at all, below ``under``, and without a word that is not
-    wanted."""
-    here = ranking.relevance > 0
-    if (inside := index.below(under)) is not None:
-        here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
+def _wanted(
+    index: SearchIndex, table: Columns, under: tuple[bytes, ...], unwanted: Sequence[Sequence[str]]
+) -> NDArray[np.bool_] | None:
+    """Which rows (n,) stand below ``under``, and are of documents without an ``unwanted`` phrase. None: all."""
+    inside = index.below(under)
+    if inside is None and not unwanted:
+        return None
+    wanted = np.full(len(table.passages), inside is None)
+    if inside is not None:
+        at = table.find(np.fromiter(inside, np.int64, len(inside)))
+        wanted[at[at != NONE]] = True
     for terms in unwanted:
-        at = ranking.table.find(index.phrase(terms))
-        here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
-    return here
+        at = table.find(index.phrase(terms))
+        wanted &= ~np.isin(table.documents, table.documents[at[at != NONE]])
+    return wanted
 
 
 def _first(

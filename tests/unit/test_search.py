@@ -15,7 +15,7 @@ from avmfs.access import Principal
 from avmfs.embed import universal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.search import fresh, lexical, signals
+from avmfs.search import fresh, fusion, lexical, semantic, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.forms import format_search
@@ -381,6 +381,29 @@ def test_search_stays_below_a_directory() -> None:
     answer = engine(corpus()).search(ALICE, "disk vacuum garden flight", under=(b"memory", b"ops"), limit=50)
     assert set(found(answer)) <= {path for path in found(answer) if path.startswith("/memory/ops/")}
     assert len(answer.hits) >= 2
+
+
+@pytest.mark.parametrize("words_only", [True, False])
+def test_what_stands_elsewhere_or_is_not_wanted_takes_no_place_of_what_is(
+    monkeypatch: pytest.MonkeyPatch, words_only: bool
+) -> None:
+    """However many are better: of a large store only the best are looked at."""
+    monkeypatch.setattr(fusion, "POOL", 20)
+    monkeypatch.setattr(semantic, "ALL", 40)
+    monkeypatch.setattr(semantic, "DEPTH", 10)
+    made = MemoryCorpus(embed=not words_only)
+    for number in range(100):
+        made.add(f"/memory/shared/{number}.md", f"deploy rollback deploy rollback {number}")
+    made.add(
+        "/memory/proj/p.md", "to deploy the harbour service, call the pilot, wait for the tide, and sign the sheet"
+    )
+    for mode, under, q in (
+        ("hybrid", (b"memory", b"proj"), "deploy rollback"),
+        ("semantic", (b"memory", b"proj"), "deploy rollback"),
+        ("hybrid", (), "deploy NOT rollback"),
+    ):
+        answer = engine(made, words_only=words_only).search(ALICE, q, under=under, mode=mode)
+        assert found(answer) == ["/memory/proj/p.md"], (mode, q)
 
 
 def test_what_others_keep_private_changes_nothing() -> None:
