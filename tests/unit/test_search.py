@@ -16,7 +16,7 @@ from avmfs.embed import universal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import fresh, fusion, lexical, semantic, signals
-from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
+from avmfs.search.engine import NO_EMBEDDER, Answer, Engine, Mode
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.forms import format_search
 from avmfs.search.fusion import POOL, Ranked, fuse
@@ -397,11 +397,12 @@ def test_what_stands_elsewhere_or_is_not_wanted_takes_no_place_of_what_is(
     made.add(
         "/memory/proj/p.md", "to deploy the harbour service, call the pilot, wait for the tide, and sign the sheet"
     )
-    for mode, under, q in (
+    asked: list[tuple[Mode, tuple[bytes, ...], str]] = [
         ("hybrid", (b"memory", b"proj"), "deploy rollback"),
         ("semantic", (b"memory", b"proj"), "deploy rollback"),
         ("hybrid", (), "deploy NOT rollback"),
-    ):
+    ]
+    for mode, under, q in asked:
         answer = engine(made, words_only=words_only).search(ALICE, q, under=under, mode=mode)
         assert found(answer) == ["/memory/proj/p.md"], (mode, q)
 
