@@ -75,6 +75,22 @@ def vectors_wait(db: apsw.Connection) -> bool:
     return bool(db.execute(query).get)
 
 
+def without_vectors(db: apsw.Connection, scopes: str, now: int, newest: int, most: int) -> int:
+    """Return how many documents of these scopes (a JSON array), at most ``most``, wait for the vector of a passage up
+    to ``newest``, and have not been written anew."""
+    found = db.execute(
+        "select count(*) from (select 1 from semantic_queue as queued"
+        " cross join document on document.id = queued.document cross join node on node.id = document.node"
+        " where node.scope in (select value from json_each(?1)) and (node.expires is null or node.expires > ?2)"
+        " and node.parent is not null and document.due is null"
+        " and exists (select 1 from passage left join vector on vector.id = passage.id and vector.model ="
+        "   (select json_extract(value, '$.model') from setting where key = 'vector_model')"
+        "   where passage.document = document.id and passage.id <= ?3 and vector.id is null) limit ?4)",
+        (scopes, now, newest, most),
+    ).get
+    return int(found)
+
+
 def lengths(db: apsw.Connection) -> tuple[int, int]:
     """Return how many documents wait for words, and how many for vectors."""
     words = db.execute("select (select count(*) from lexical_queue) + (select count(*) from ended)").get
