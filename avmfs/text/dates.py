@@ -52,7 +52,8 @@ _NAMED: Final = re.compile(
   | \b(?P<rel>(?P<rel_w>last|past|previous|this|next)\s+(?P<rel_u>{_UNIT}|weekend|night|{"|".join(_DAYS)}))\b
   | \b(?P<word>the\s+day\s+before\s+yesterday|yesterday|today|tonight|tomorrow)\b
   | \b(?P<wd>on\s+(?P<wd_d>{"|".join(_DAYS)}))\b
-  | \b(?P<y>{_YEAR})\b(?!\s*年)
+  | (?:(?<![-\w])|(?<=mid-)|(?<=pre-)|(?<=late-)|(?<=post-)|(?<=early-)|(?<=(?:19|20)\d\d-))  # not in CVE-2021-44228
+        (?P<y>{_YEAR})\b(?!-(?!{_YEAR}\b)\w)(?!\s*年)
   | (?P<zh>(?:(?P<zh_y>{_YEAR}|去年|今年|前年|明年)年?的?)?(?P<zh_m>1[0-2]|0?[1-9]|十[一二]?|[一二三四五六七八九])月份?
         (?:(?P<zh_d>[12]\d|3[01]|0?[1-9]|[二三]?十[一二三四五六七八九]?|[一二三四五六七八九])[日号號])?)
   | (?P<zhy>(?P<zhy_y>{_YEAR})年)

@@ -28,6 +28,8 @@ def days(start: str, stop: str) -> Days:
         ("December 1,2023", ("2023-12-01", "2023-12-02")),
         ("log of 2023-05-07T10:00", ("2023-05-07", "2023-05-08")),
         ("2023/05", ("2023-05-01", "2023-06-01")),
+        ("in 2023-2024", ("2023-01-01", "2025-01-01")),
+        ("mid-2023", ("2023-01-01", "2024-01-01")),
         ("in May 2023", ("2023-05-01", "2023-06-01")),
         ("what happened in 2023?", ("2023-01-01", "2024-01-01")),
         ("between August 11 and August 15 2023", ("2023-08-11", "2023-08-16")),
@@ -85,7 +87,19 @@ def test_a_date_without_a_year_is_that_of_any_year_near(question: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "question", ["", "may I come in?", "march on", "2024-02-30", "room 2100b", "the second", "一个月饼", "he won 3-2"]
+    "question",
+    [
+        "CVE-2021-44228",
+        "OPS-2019",
+        "",
+        "may I come in?",
+        "march on",
+        "2024-02-30",
+        "room 2100b",
+        "the second",
+        "一个月饼",
+        "he won 3-2",
+    ],
 )
 def test_what_names_no_day(question: str) -> None:
     assert named(question, TODAY) == ()
