@@ -23,6 +23,8 @@ from avmfs.search.engine import Answer, Engine, Scored
 from avmfs.text import segment
 
 DEFAULTS: Final = SearchSettings()
+MOST: Final = 2000
+"""Passages from which a recall is packed."""
 USUAL: Final = 0.5
 """Importance of what nobody gave one."""
 
@@ -87,7 +89,9 @@ def recall(
     """
     _check(strategy, cite, form, max_tokens, min_relevance)
     # An item takes some 15 tokens; below 100 candidates, neither strategies nor prices would have much to choose from.
-    limit = min(max(max_tokens // 15, 100), 2000)
+    # Where the score says least a larger budget would have others to choose from, and not what a smaller one has given.
+    by_score = STRATEGIES[strategy].score > 0.5
+    limit = min(max(max_tokens // 15, 100), MOST) if by_score else MOST
     answer = (find or engine.search)(
         who, q, limit=limit, under=under, min_relevance=min_relevance, now=now, tz=tz, one_per_document=False
     )
