@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 
+import apsw
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,6 +24,7 @@ from avmfs.store.index import scan as scanning
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import PostingsCache
 from avmfs.store.index.vectors import VectorTable
+from avmfs.store.schema import database
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
 from tests.contract.store_world import ALICE, BOB, World
@@ -197,6 +201,28 @@ def test_remembered_postings_are_those_that_sqlite_would_give_now(world: World) 
         assert known == anew()
         assert len(known[0][0]) > 50 * round_  # type: ignore[arg-type]
     assert now() == now()
+
+
+class Counting(apsw.Connection):
+    registered = 0
+
+    def register_fts5_function(self, name: str, function: Any) -> None:
+        self.registered += 1
+        super().register_fts5_function(name, function)
+
+
+def test_a_connection_gets_what_counts_occurrences_once(tmp_path: Path) -> None:
+    """SQLite keeps each function until the connection is closed."""
+    database.prepare(tmp_path / "avm.db")
+    known = PostingsCache()
+    with contextlib.closing(Counting(str(tmp_path / "avm.db"))) as db:
+        for count in range(1, 60):
+            db.execute(
+                "insert into passage(document, part, scope, len, start, stop, flags) values(1, 0, 1, 2, 0, 1, 0)"
+            )
+            db.execute("insert into terms(rowid, t) values(?, '1xtea 1xtea')", (db.last_insert_rowid(),))
+            assert known.of(db, ["1xtea"]).times.tolist() == [2] * count
+        assert db.registered == 1
 
 
 def test_a_phrase_is_found_where_it_stands_and_may_be_seen(world: World) -> None:
