@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections import Counter
 from datetime import UTC
 from pathlib import Path
@@ -15,13 +16,16 @@ import pytest
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
+from avmfs.search import signals
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.search.recall import recall
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.identity import OPERATOR
+from avmfs.store.index import passage_columns
 from avmfs.store.index import scan as scanning
-from avmfs.store.index.columns import SESSION_GAP, Columns
+from avmfs.store.index.columns import SESSION_GAP, Columns, arrange
+from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import PostingsCache
 from avmfs.store.index.vectors import VectorTable
 from avmfs.store.schema import database
@@ -534,6 +538,29 @@ def test_a_stamp_before_the_words_is_when_it_was_said(world: World) -> None:
     world.drain()
     table = world.store.search_index(BOB).table()
     assert table.voices[2] == -next(iter(table.voices_of["alic"])), "below 0: it is by alice, and does not say so"
+
+
+def test_notes_that_are_each_headed_by_a_number_of_one_project_are_read_in_proportion_to_their_number() -> None:
+    catalogue, count = PassageColumns(), 80_000
+    began = time.process_time()
+    rows = catalogue._taken((n, n, 0, 1, 1, n, n, 9, f"proj {n}", "alice", 0, 2**62) for n in range(1, count + 1))
+    table = arrange(rows, catalogue._voices_of)
+    asked = signals.asked("what does Proj say of the cache", NOW, UTC)
+    assert signals.addressed(table, "what does Proj say of the cache", asked) == "what does you say of the cache"
+    assert signals.speaker(table, np.arange(count), asked).shape == (count,)
+    assert time.process_time() - began < 20  # minutes where each makes all before it be looked at
+
+
+def test_who_speaks_is_forgotten_with_what_was_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passage_columns, "_MANY", 3)
+    index = world.store.search_index(ALICE)
+    for round_ in range(3):
+        for n in range(6):
+            world.write(ALICE, f"/memory/{n}.md", f"PROJ-{round_}{n}: the cache is warm".encode())
+        world.drain()
+        table = index.table()
+        said = {term for n in range(6) for term in segment.terms(f"PROJ-{round_}{n}")}
+        assert set(table.voices_of) == said and len(set(table.voices.tolist())) == 6
 
 
 def test_a_long_document_is_found_by_one_sentence_whose_passage_comes_first(world: World) -> None:
