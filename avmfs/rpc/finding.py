@@ -54,6 +54,8 @@ def recall(
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant. ``preview``: somebody
     looks at what an agent would get, which counts neither as a question nor as a saving. ``format``: "text",
     "markdown", "jsonl" or "xml"."""
+    budget = memory.around.search.max_tokens if max_tokens is None else max_tokens
+    note, cost = memory.unsearched_within(budget, format)
     found = memory.recall(
         q,
         max_tokens=max_tokens,
@@ -65,11 +67,11 @@ def recall(
         archive=archive,
         handed_out=not preview,
         form=format,
+        reserve=cost,
     )
-    note = memory.unsearched(format)
     return {
         "text": note + found.text,
-        "tokens": found.tokens,
+        "tokens": cost + found.tokens,
         "degraded": found.degraded,
         "seq": found.seq,
         "items": len(found.hits),

@@ -52,8 +52,8 @@ def recall(
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = ("", 0) if structured(format) else _banner(ctx, budget)
-    if note := ctx.memory.unsearched(format):
-        banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
+    note, more = ctx.memory.unsearched_within(budget - cost, format)
+    banner, cost = banner + note, cost + more
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,

@@ -116,3 +116,20 @@ def test_a_question_about_the_past_finds_what_was_there_however_much_of_today_is
         found = methods.call(alice.memory, "search", asked)["hits"]
         assert [hit["path"] for hit in found] == ["/memory/shared/proj/p.md"]
         assert "/memory/shared/proj/p.md" in given["text"] and given["items"] == 1
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "jsonl"])
+def test_a_recall_of_the_past_keeps_its_budget_with_the_line_on_what_was_not_searched(world: World, form: str) -> None:
+    alice = world.agent("alice")
+    for number in range(8):
+        alice.put(f"/shared/n{number}.md", f"note {number} about the harbour, with the pilot of day {number}")
+    world.clock.pass_(60)
+    alice.put("/shared/n0.md", "changed")
+    past = alice.memory.at(alice.memory.moment("-30m"))
+    count, said = past.around.engine.counter.count, []
+    for budget in (5, 10, 20, 30, 60, 100, 200, None):
+        asked = {"q": "harbour pilot", "max_tokens": budget, "format": form}
+        given = methods.call(past, "recall", asked)
+        assert count(given["text"]) == given["tokens"] <= (budget or 4000)
+        said.append("1 file of then" in given["text"])
+    assert said[-1] and (form == "jsonl" or said[:4] == [False] * 3 + [count(past.unsearched()) <= 30])
