@@ -180,12 +180,6 @@ class Memory:
         """Of a memory of the past, a line on what no search could look at, unless a ``form`` says it itself."""
         return "" if structured(form) else then.unsearched(self.store, self.who, self.then, self.zone)
 
-    def unsearched_within(self, budget: int, form: str) -> tuple[str, int]:
-        """That line and its tokens, where there is room for it in so many."""
-        note = self.unsearched(form)
-        cost = self.around.engine.counter.count(note)
-        return (note, cost) if cost <= budget else ("", 0)
-
     def recall(
         self,
         q: str,

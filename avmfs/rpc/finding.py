@@ -17,6 +17,7 @@ from avmfs.search.excerpts import summary
 from avmfs.search.forms import format_search
 from avmfs.text import segment
 from avmfs.trust import marked
+from avmfs.views.finding import unsearched_within
 from avmfs.views.receipts import replayed
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
@@ -55,7 +56,7 @@ def recall(
     looks at what an agent would get, which counts neither as a question nor as a saving. ``format``: "text",
     "markdown", "jsonl" or "xml"."""
     budget = memory.around.search.max_tokens if max_tokens is None else max_tokens
-    note, cost = memory.unsearched_within(budget, format)
+    note, cost = unsearched_within(memory, budget, format)
     found = memory.recall(
         q,
         max_tokens=max_tokens,

@@ -79,6 +79,30 @@ def test_why_not_outside_of_the_directory_and_below_the_threshold(world: World) 
     )
 
 
+def test_why_of_a_file_says_what_is_said_of_it_among_the_hits(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/old.md", "The ingress proxy of atlas is HAProxy.")
+    world.clock.pass_(60 * 24 * 150)
+    alice.put("/shared/new.md", "For atlas the gateway has been Envoy, says Rune, who asked.")
+    alice.echo("old.md supersedes\n", "/shared/new.md:links")
+    q = "ingress proxy of atlas HAProxy"
+    hits = alice.cat(f"/shared/:why?q={q}").splitlines()
+    for rank, name in enumerate(("new.md", "old.md"), 1):
+        said = alice.cat(f"/shared/:why?q={q}&path=/shared/{name}").splitlines()
+        assert said[0].startswith(f"/memory/shared/{name} is number {rank} of "), said
+        at = next(at for at, line in enumerate(hits) if line.endswith(f"/{name}"))
+        assert hits[at].startswith(f"{rank}. ") and said[1:] == hits[at + 1 : at + 3]
+
+
+def test_why_of_a_file_that_NOT_leaves_out_says_so(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/old.md", "NVDA was a risk once, and is none.")
+    why = "/shared/:why?q=NVDA exposure NOT risk"
+    assert alice.cat(f"{why}&path=/shared/old.md") == "/memory/shared/old.md has risk, which NOT leaves out\n"
+    said = alice.cat(f"{why}&path=/shared/market/amd.md")
+    assert "amd.md is number 1 of " in said and said == said.replace("risk", "") and "risk" not in alice.cat(why)
+
+
 def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) -> None:
     with pytest.raises(NotFound):
         world.agent("alice").cat("/:why?q=NVDA&path=/memory/private/bob/secret.md")
