@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -92,6 +94,22 @@ def test_why_of_a_file_says_what_is_said_of_it_among_the_hits(world: World) -> N
         assert said[0].startswith(f"/memory/shared/{name} is number {rank} of "), said
         at = next(at for at, line in enumerate(hits) if line.endswith(f"/{name}"))
         assert hits[at].startswith(f"{rank}. ") and said[1:] == hits[at + 1 : at + 3]
+
+
+@pytest.mark.parametrize(
+    ("zone", "days"),
+    [("UTC", {"b", "utc"}), ("Asia/Shanghai", {"b"}), ("America/Los_Angeles", {"b", "utc"})],
+)
+def test_a_time_without_a_zone_before_a_note_is_of_the_day_that_it_names(
+    world: World, zone: str, days: set[str]
+) -> None:
+    world.around = replace(world.around, zone=ZoneInfo(zone))
+    eve = world.agent("eve")
+    for name, stamp in (("a", "2026-03-06 19:30"), ("b", "2026-03-07 03:30"), ("utc", "2026-03-07T19:30Z")):
+        eve.put(f"/shared/tide/{name}.md", f"[{stamp}] Ann: the tide table is printed.")
+    said = eve.cat("/shared/tide/:why?q=tide table printed on 7 March 2026")
+    dated = re.findall(r"/(\w+)\.md\n   score [^\n]*\bdate 0\.4", said)
+    assert set(dated) == days and said.count("score") == 3
 
 
 def test_why_of_a_file_that_NOT_leaves_out_says_so(world: World) -> None:
