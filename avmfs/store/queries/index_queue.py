@@ -79,8 +79,8 @@ def without_vectors(db: apsw.Connection, scopes: str, now: int, newest: int, mos
     """Return how many documents of these scopes (a JSON array), at most ``most``, wait for the vector of a passage up
     to ``newest``, and have not been written anew."""
     found = db.execute(
-        "select count(*) from (select 1 from semantic_queue as queued"
-        " cross join document on document.id = queued.document cross join node on node.id = document.node"
+        "select count(*) from (select 1 from semantic_queue"
+        " cross join document on document.id = semantic_queue.document cross join node on node.id = document.node"
         " where node.scope in (select value from json_each(?1)) and (node.expires is null or node.expires > ?2)"
         " and node.parent is not null and document.due is null"
         " and exists (select 1 from passage left join vector on vector.id = passage.id and vector.model ="
