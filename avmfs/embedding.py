@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from avmfs import paths, wire
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingBackend, EmbeddingUnavailable
-from avmfs.errors import AvmError, Invalid, NotFound
+from avmfs.errors import AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.node import StoredNode
 
 __all__ = [
@@ -329,8 +329,8 @@ class EmbeddingStore:
     def _current(self, path: str) -> StoredNode | None:
         try:
             return StoredNode(path, self.store.read(path))
-        except NotFound:
-            return None
+        except (NotFound, IsDirectory, NotDirectory, Denied):
+            return None  # gone, or another thing now, or not for this agent
 
     def _all(self, directory: str) -> Iterator[str]:
         for entry in self.store.list(directory):

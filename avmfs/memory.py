@@ -171,12 +171,10 @@ class Memory:
     ) -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
-        wanted = limit if self.then is None else limit * then.CANDIDATES
-        least, below = self.around.search.min_relevance, under if self.then is None else ()
-        find, now, tz = self._engine(under, archive, q).search, self.now(), self.zone
-        ask = partial(find, self.who, q, limit=wanted, under=below, min_relevance=least, mode=mode, now=now, tz=tz)
-        found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
-        return then.unchanged(self.store, self.who, self.then, found, under, limit)
+        least, now, tz = self.around.search.min_relevance, self.now(), self.zone
+        find = partial(then.search, self.store, self.then, self._engine(under, archive, q).search)
+        ask = partial(find, self.who, q, limit=limit, under=under, min_relevance=least, mode=mode, now=now, tz=tz)
+        return fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
 
     def unsearched(self, form: str = "text") -> str:
         """Of a memory of the past, a line on what no search could look at, unless a ``form`` says it itself."""
@@ -202,18 +200,19 @@ class Memory:
         so it saved nothing and was not asked. ``weights``: not those configured. ``archive``: what is archived too."""
         _check_question(q)
         settings, engine = self.around.search, self._engine(under, archive, q)
+        engine = engine if weights is None else engine.weighing(weights)
         how: dict[str, Any] = {"strategy": strategy, "cite": cite, "scores": scores, "form": form, "reserve": reserve}
         ask = partial(
             recall,
-            engine if weights is None else engine.weighing(weights),
+            engine,
             self.who,
             q,
             now=self.now(),
             tz=self.zone,
-            only=lambda answer: then.unchanged(self.store, self.who, self.then, answer, under),
+            find=partial(then.search, self.store, self.then, engine.search),
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
-            under=under if self.then is None else (),
+            under=under,
             about=" ".join(self.unsearched().split()).removeprefix("# ") if structured(form) else "",
             **how,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),

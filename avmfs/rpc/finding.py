@@ -17,6 +17,7 @@ from avmfs.search.excerpts import summary
 from avmfs.search.forms import format_search
 from avmfs.text import segment
 from avmfs.trust import marked
+from avmfs.views.finding import unsearched_within
 from avmfs.views.receipts import replayed
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
@@ -54,6 +55,8 @@ def recall(
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant. ``preview``: somebody
     looks at what an agent would get, which counts neither as a question nor as a saving. ``format``: "text",
     "markdown", "jsonl" or "xml"."""
+    budget = memory.around.search.max_tokens if max_tokens is None else max_tokens
+    note, cost = unsearched_within(memory, budget, format)
     found = memory.recall(
         q,
         max_tokens=max_tokens,
@@ -65,11 +68,11 @@ def recall(
         archive=archive,
         handed_out=not preview,
         form=format,
+        reserve=cost,
     )
-    note = memory.unsearched(format)
     return {
         "text": note + found.text,
-        "tokens": found.tokens,
+        "tokens": cost + found.tokens,
         "degraded": found.degraded,
         "seq": found.seq,
         "items": len(found.hits),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
 from functools import partial
@@ -28,7 +28,7 @@ from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Dispute, Hit
 from avmfs.search import current, fusion, lexical, linked, semantic, signals
-from avmfs.search.index import SearchIndex
+from avmfs.search.index import EVERYTHING, SearchIndex, Wanted
 from avmfs.search.relevance import relevance, scale
 from avmfs.store.index.columns import NONE, Columns
 from avmfs.store.index.vectors import NONE_YET
@@ -80,30 +80,39 @@ class Scored:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Hits, best first. ``degraded`` is why vectors, or the re-ranker, had no part in it (``node.notice``); ``seq`` the
-    snapshot it came from. ``links`` are what the order heeds."""
+    snapshot it came from. ``links`` are what the order heeds. ``more``: there may be others, less relevant ones."""
 
     query: str
     hits: tuple[Scored, ...]
     degraded: str | None
     seq: int
     links: tuple[Dispute, ...] = ()
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Every candidate, before anything is fetched: what an answer is cut from, and ``:why`` looks into.
-    ``relevance`` and ``evidence`` (m,) are the candidates'. ``early``: there are notes, and none has a vector yet."""
+    ``relevance`` and ``evidence`` (m,) are the candidates'. ``wanted``: which rows of the table were looked for (n,),
+    None for all. ``early``: there are notes, and none has a vector yet."""
 
     table: Columns
     candidates: fusion.Ranked
     relevance: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]]
     degraded: str | None
+    wanted: NDArray[np.bool_] | None
     early: bool = False
 
     def only(self, keep: NDArray[np.bool_]) -> Ranking:
         evidence = {name: column[keep] for name, column in self.evidence.items()}
-        return Ranking(self.table, self.candidates.only(keep), self.relevance[keep], evidence, self.degraded)
+        candidates = self.candidates.only(keep)
+        return Ranking(self.table, candidates, self.relevance[keep], evidence, self.degraded, self.wanted)
+
+    def here(self) -> NDArray[np.bool_]:
+        """Which candidates (m,) are wanted, and relevant at all."""
+        relevant = self.relevance > 0
+        return relevant if self.wanted is None else relevant & self.wanted[self.candidates.positions]
 
     def passages(self) -> NDArray[np.int64]:
         return self.table.passages[self.candidates.positions]
@@ -195,9 +204,11 @@ class Engine:
         now: int | None = None,
         tz: tzinfo = UTC,
         one_per_document: bool = True,
+        within: Collection[int] | None = None,
     ) -> Answer:
-        """The best ``limit`` documents for ``q`` below ``under``, each with its best passage, by relevance; none that
-        has what ``q`` puts after NOT. There is no hit where no word is found and nothing reaches ``min_relevance``.
+        """The best ``limit`` documents for ``q`` below ``under`` (and ``within``), each with its best passage, by
+        relevance; none that has what ``q`` puts after NOT. There is no hit where no word is found and nothing reaches
+        ``min_relevance``.
 
         Without ``one_per_document`` passages, best first: several may be of one document, and NOT is a word like
         others. Where one reaches ``min_relevance``, the others of its document come with it, and what reaches FILLING
@@ -209,17 +220,16 @@ class Engine:
         """
         index = self._index_for(who)
         seq = index.seq()
-        unwanted: list[list[str]] = []
-        if one_per_document:
-            q, unwanted = segment.unwanted(q)
+        q, unwanted = segment.unwanted(q) if one_per_document else (q, [])
         if not _asks(q):
             return Answer(q, (), None, seq)
-        ranking = self.ranking(index, q, mode, now, tz)
+        wanted = Wanted(under, unwanted, within)
+        ranking = self.ranking(index, q, mode, now, tz, wanted)
         while ranking.early and self._patient():
             index = self._index_for(who)
-            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
+            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz, wanted)
         documents = ranking.table.documents[ranking.candidates.positions]
-        here = _asked_for(index, ranking, documents, under, unwanted)
+        here = ranking.here()
         keep = here & (ranking.relevance >= min_relevance)
         if one_per_document:  # by meaning alone no word can vouch for what is nearest: it is shown as far as it is
             shown = mode == "semantic" or keep.any() or bool(ranking.evidence["coverage"][here].any())
@@ -227,21 +237,21 @@ class Engine:
         elif keep.any():
             keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
         second = self.second if mode == "hybrid" else None
-        wanted = limit if second is None else max(limit, second.settings.top)
-        found = _fetch(index, ranking.only(keep), wanted, under, one_per_document)
+        least = limit if second is None else max(limit, second.settings.top)
+        found = _fetch(index, ranking.only(keep), least, under, one_per_document)
         found, unjudged = (found, None) if second is None else second.on(found, q)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
         links = index.disputed([scored.hit.document for scored in found]) if self._heeds_links else []
         heeded = linked.heeded(links, found, q, spans)
         hits = linked.placed(self._current(found, q, spans, links), links, heeded)
         # That the words are all there is to go by is said where it matters: not above what they have found.
-        unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
-        degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
-        degraded = "; ".join(filter(None, [degraded, unjudged, self._vouched[1]])) or None
+        unknown = mode == "hybrid" and hits and (ranking.degraded or "").endswith(OTHER_MODEL)
+        reasons = [None if unknown else ranking.degraded, unjudged, self._vouched[1]]
         hits = [*hits, *_first(index, ranking.table, self._vouched[0], hits, under, min_relevance)][:limit]
         if not one_per_document:
             hits += _rest(index, ranking.table, hits, under)
-        return Answer(q, tuple(hits), degraded, seq, tuple(heeded))
+        more = int(np.count_nonzero(keep)) >= min(limit, semantic.DEPTH)
+        return Answer(q, tuple(hits), "; ".join(filter(None, reasons)) or None, seq, tuple(heeded), more)
 
     def _current(
         self, found: Sequence[Scored], q: str, spans: Sequence[current.Span], links: Sequence[Dispute]
@@ -249,10 +259,18 @@ class Engine:
         return current.ordered(found, q, spans, self._weights.current, linked.replaced(links))
 
     def ranking(
-        self, index: SearchIndex, q: str, mode: Mode = "hybrid", now: int | None = None, tz: tzinfo = UTC
+        self,
+        index: SearchIndex,
+        q: str,
+        mode: Mode = "hybrid",
+        now: int | None = None,
+        tz: tzinfo = UTC,
+        wanted: Wanted = EVERYTHING,
     ) -> Ranking:
-        """Score whatever has a word of ``q`` or a vector."""
+        """Score whatever has a word of ``q`` or a vector: of a large store the best, and the best of what is
+        ``wanted``."""
         table = index.table()
+        rows = wanted.rows(index, table)
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
         asks = signals.addressed(table, q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
         meaning, degraded = self._meaning(asks, mode)
@@ -262,7 +280,7 @@ class Engine:
         phrased = _phrased(index, table, q)
         nearest, early = None, False
         if meaning is not None:
-            found = self._strongest(table, words)
+            found = self._strongest(table, words, rows)
             if not by_meaning:
                 dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
                 for more in (dated, phrased[: semantic.DEPTH]):
@@ -289,7 +307,7 @@ class Engine:
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
         clear = _clear(near)
-        ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear)
+        ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear, rows)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
@@ -299,7 +317,7 @@ class Engine:
         count = len(table.passages)
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
         absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told)
-        return Ranking(table, ranked, absolute, evidence, degraded, early)
+        return Ranking(table, ranked, absolute, evidence, degraded, rows, early)
 
     def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
         """Cosines of texts with a question; None where there are no vectors, and why."""
@@ -338,13 +356,21 @@ class Engine:
             f"{found.model} does not know the words of the question; {universal.way()} {OTHER_MODEL}",
         )
 
-    def _strongest(self, table: Columns, words: lexical.Lexical) -> NDArray[np.int64]:
-        """What words have found; of a large store the best of it, ties included."""
+    def _strongest(self, table: Columns, words: lexical.Lexical, wanted: NDArray[np.bool_] | None) -> Places:
+        """What words have found; of a large store the best of it, ties included, and of what is ``wanted`` all, or the
+        best of it: those of elsewhere are no rivals."""
         most = semantic.depth(table)
         if most is None:
             return words.positions
         score = fusion.share(words.words) * self._weights.words + fusion.share(words.context) * self._weights.context
-        return words.positions[fusion.reaching(score, most)]
+        found = words.positions[fusion.reaching(score, most)]
+        if wanted is None:
+            return found
+        here = np.flatnonzero(wanted)
+        if len(here) > semantic.ALL:
+            inside = wanted[words.positions]
+            here = words.positions[inside][fusion.reaching(score[inside], most)]
+        return np.union1d(found, here)
 
 
 def _clear(near: Floats) -> float:
@@ -399,24 +425,6 @@ def _fetch(
         return list(found.values())
     chosen = list(found.values())[:limit]
     return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
-
-
-def _asked_for(
-    index: SearchIndex,
-    ranking: Ranking,
-    documents: Places,
-    under: tuple[bytes, ...],
-    unwanted: Sequence[Sequence[str]],
-) -> NDArray[np.bool_]:
-    """Which candidates, of these ``documents``, are relevant at all, below ``under``, and without a word that is not
-    wanted."""
-    here = ranking.relevance > 0
-    if (inside := index.below(under)) is not None:
-        here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
-    for terms in unwanted:
-        at = ranking.table.find(index.phrase(terms))
-        here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
-    return here
 
 
 def _first(

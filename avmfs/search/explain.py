@@ -28,7 +28,8 @@ class Words:
 @dataclass(frozen=True, slots=True)
 class RankExplanation:
     """``rank`` counts documents from 1; None: no candidate, which has neither a word of the question nor a vector near
-    it. ``of`` is how many documents were candidates; ``passages`` how many of the document's are indexed."""
+    it. ``of`` is how many documents that were looked for were candidates; ``passages`` how many of the document's are
+    indexed."""
 
     best: Scored | None
     rank: int | None
@@ -38,6 +39,8 @@ class RankExplanation:
 
 def explained(index: SearchIndex, ranking: Ranking, document: int) -> RankExplanation:
     """Of the document's best passage."""
+    if ranking.wanted is not None:
+        ranking = ranking.only(ranking.wanted[ranking.candidates.positions])
     table, candidates = ranking.table, ranking.candidates
     documents = table.documents[candidates.positions]
     indexed = int(np.count_nonzero(table.documents == document))
@@ -50,6 +53,12 @@ def explained(index: SearchIndex, ranking: Ranking, document: int) -> RankExplan
     rank = len(np.unique(documents[order[: mine[0] + 1]]))
     hits = index.hits([int(ranking.passages()[at])], ())
     return RankExplanation(ranking.scored(hits[0], at) if hits else None, rank, everybody, indexed)
+
+
+def unwanted_in(index: SearchIndex, ranking: Ranking, document: int, unwanted: Sequence[Sequence[str]]) -> list[str]:
+    """Those of the ``unwanted`` phrases that a document has."""
+    own = ranking.table.passages[ranking.table.documents == document]
+    return [" ".join(terms) for terms in unwanted if np.isin(index.phrase(terms), own).any()]
 
 
 def matched(index: SearchIndex, ranking: Ranking, q: str, passages: Sequence[int]) -> dict[int, Words]:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
+from avmfs import calls
 from avmfs.search.engine import Answer
 from avmfs.search.recall import Recall
 from avmfs.store.queries.nodes import Reader
-from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 
 VECTORS_S: Final = 6.0  # an idle machine takes a tenth of one, one with ten processes a core the others
@@ -25,16 +25,18 @@ def once_embedded(
     store: Store, reading: Callable[[], AbstractContextManager[Reader]], ask: Callable[[], Found], embedded: bool
 ) -> Found:
     """An answer. One that has found nothing while a few notes that this agent may see wait for their vectors is asked
-    for once more when they have them, or after VECTORS_S; where nobody computes them (``embedded`` False) it is not."""
+    for once more when they have them, or after VECTORS_S; where nobody computes them (``embedded`` False) it is not.
+    What is written meanwhile is not waited for: somebody may write all the time."""
     waited = embedded and store.vectors_wait()  # what waits now may have its vectors before it is waited for
     found = ask()
     if found.hits or found.degraded is not None or not embedded:
         return found
-    deadline = time.monotonic() + VECTORS_S
+    deadline, newest = time.monotonic() + VECTORS_S, store.newest_passage()
     while store.vectors_wait() and time.monotonic() < deadline:  # which saves counting, and decides nothing
         with reading() as reader:
-            if not 0 < reader.counts(ROOT).waiting_semantic <= FEW:
+            if not 0 < reader.without_vectors(newest, FEW + 1) <= FEW:
                 break
         waited = True
+        calls.go_on()
         time.sleep(0.05)
     return ask() if waited else found

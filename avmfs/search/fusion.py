@@ -72,6 +72,7 @@ def fuse(
     brevity: float = 1.0,
     known: float = 1.0,
     clear: float = 1.0,
+    wanted: NDArray[np.bool_] | None = None,
 ) -> Ranked:
     """Add up ``signals``, each (m,) over positions ``at`` (m,) in the table, ascending; words and context as shares of
     the best.
@@ -84,7 +85,8 @@ def fuse(
     matches is no good one, so below ENOUGH words count less.
 
     A passage without a vector (a cosine of NaN) must not lose against those that were embedded already: see _guessed.
-    Candidates have a word of the query, or a vector.
+    Candidates have a word of the query, or a vector: the best POOL, and as many of the rows of the table that are
+    ``wanted`` (n,).
     """
     cosine = signals["cosine"]
     blind = np.isnan(cosine)
@@ -101,6 +103,9 @@ def fuse(
     base = np.sum(list(parts.values()), axis=0)
     eligible = np.flatnonzero(~blind | (words > 0) | (context > 0))
     best = eligible[reaching(base[eligible], POOL)]
+    if wanted is not None and len(best) < len(eligible):
+        here = eligible[wanted[at[eligible]]]
+        best = np.union1d(best, here[reaching(base[here], POOL)])
     parts = {name: part[best] for name, part in parts.items()}
     scores, chosen = base[best], at[best]
     talk = talk[best]

@@ -1,19 +1,21 @@
 """What search needs of a store: the seam that the store implements.
 
-Owns one Protocol. An index is bound to one asker when it is made: nothing in it counts, scores or returns
-a row that this asker cannot see, so neither results nor statistics tell of others (ARCHITECTURE, decision 3).
+Owns one Protocol, and which rows of its table a question is about. An index is bound to one asker when it is made:
+nothing in it counts, scores or returns a row that this asker cannot see, so neither results nor statistics tell of
+others (ARCHITECTURE, decision 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.node import Dispute, Hit
-from avmfs.store.index.columns import Columns
+from avmfs.store.index.columns import NONE, Columns
 from avmfs.store.index.postings import Postings
 
 
@@ -65,3 +67,32 @@ class SearchIndex(Protocol):
         """Links of the types in DISPUTES to these documents, and those of them that go both ways from them, from files
         that the asker sees."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for: what stands below ``under``, in documents ``within`` (None: any), those apart that have an
+    ``unwanted`` phrase."""
+
+    under: tuple[bytes, ...] = ()
+    unwanted: Sequence[Sequence[str]] = ()
+    within: Collection[int] | None = None
+
+    def rows(self, index: SearchIndex, table: Columns) -> NDArray[np.bool_] | None:
+        """Which of the table's (n,) that is. None: all."""
+        inside = index.below(self.under)
+        if inside is None and not self.unwanted and self.within is None:
+            return None
+        found = np.full(len(table.passages), inside is None)
+        if inside is not None:
+            at = table.find(np.fromiter(inside, np.int64, len(inside)))
+            found[at[at != NONE]] = True
+        for terms in self.unwanted:
+            at = table.find(index.phrase(terms))
+            found &= ~np.isin(table.documents, table.documents[at[at != NONE]])
+        if self.within is not None:
+            found &= np.isin(table.documents, np.fromiter(self.within, np.int64, len(self.within)))
+        return found
+
+
+EVERYTHING: Final = Wanted()

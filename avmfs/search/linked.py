@@ -34,10 +34,14 @@ def replaced(links: Sequence[Dispute]) -> Mapping[int, frozenset[int]]:
 
 def heeded(links: Sequence[Dispute], hits: Sequence[Scored], q: str, spans: Sequence[current.Span]) -> list[Dispute]:
     """Those that the order of ``hits`` goes by: nothing supersedes another where ``q`` asks for the past, or for days
-    (``spans``) that had ended when it was written."""
+    (``spans``) that had ended when it was written, and not yet when the other was."""
     past, stop = current.asks_for_past(q), max((last for _, last in spans), default=0)
     late = {each.hit.document for each in hits if past or 0 < stop <= each.hit.updated}
-    return [link for link in links if link.type != SUPERSEDES or link.source not in late]
+    return [
+        link
+        for link in links
+        if link.type != SUPERSEDES or link.source not in late or (not past and link.target in late)
+    ]
 
 
 def placed(hits: Sequence[Scored], links: Sequence[Dispute], heeded: Sequence[Dispute]) -> list[Scored]:

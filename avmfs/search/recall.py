@@ -23,6 +23,8 @@ from avmfs.search.engine import Answer, Engine, Scored
 from avmfs.text import segment
 
 DEFAULTS: Final = SearchSettings()
+MOST: Final = 2000
+"""Passages from which a recall is packed."""
 USUAL: Final = 0.5
 """Importance of what nobody gave one."""
 
@@ -74,7 +76,7 @@ def recall(
     about: str = "",
     reserve: int = 0,
     nonce: Callable[[int], str] | None = None,
-    only: Callable[[Answer], Answer] = lambda answer: answer,
+    find: Callable[..., Answer] | None = None,
 ) -> Recall:
     """Passages for ``q`` below ``under``, if one is at least ``min_relevance`` (0 to 1) relevant: those, and what fills
     the budget (``Engine.search``).
@@ -82,16 +84,16 @@ def recall(
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
     every item, ``scores`` adds handle and relevance, ``form`` is of ``forms.FORMS``, ``about`` said first where that is
-    no prose. ``nonce`` gives what fences an answer of that seq, ``only`` leaves out of it what is not for it. Raises
+    no prose. ``nonce`` gives what fences an answer of that seq, ``find`` is asked instead of ``Engine.search``. Raises
     Invalid for an unknown strategy, citation or form, a budget below 1 and a ``min_relevance`` out of its bounds.
     """
     _check(strategy, cite, form, max_tokens, min_relevance)
     # An item takes some 15 tokens; below 100 candidates, neither strategies nor prices would have much to choose from.
-    limit = min(max(max_tokens // 15, 100), 2000)
-    answer = only(
-        engine.search(
-            who, q, limit=limit, under=under, min_relevance=min_relevance, now=now, tz=tz, one_per_document=False
-        )
+    # Where the score says least a larger budget would have others to choose from, and not what a smaller one has given.
+    by_score = STRATEGIES[strategy].score > 0.5
+    limit = min(max(max_tokens // 15, 100), MOST) if by_score else MOST
+    answer = (find or engine.search)(
+        who, q, limit=limit, under=under, min_relevance=min_relevance, now=now, tz=tz, one_per_document=False
     )
     frame = pack.Frame(
         max_tokens - reserve,

@@ -8,8 +8,9 @@ and the time zone are arguments.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
 
@@ -127,7 +128,7 @@ def dialogue(table: Columns) -> Floats:
 def speaker(table: Columns, at: Places, question: Asked) -> Floats:
     """1 where the author is named in the question; less where the one who speaks is, as the session is less of a talk:
     elsewhere what stands before a colon is the matter."""
-    named = frozenset[int]().union(*(table.voices_of.get(term, frozenset()) for term in question.terms))
+    named = frozenset[int]().union(*(table.voices_of.get(term, ()) for term in question.terms))
     if not named:
         return np.zeros(len(at))
     voices = table.voices[at]
@@ -137,11 +138,11 @@ def speaker(table: Columns, at: Places, question: Asked) -> Floats:
 
 def date_named(table: Columns, at: Places, question: Asked, tz: tzinfo) -> Floats:
     """1 within the days that the question names, a half in the week after."""
-    found, times = np.zeros(len(at)), table.times[at]
+    found, times, local = np.zeros(len(at)), table.times[at], (table.flags[at] & speech.LOCAL) != 0
     for days in question.days:
-        start, stop, after = (_midnight(day, tz) for day in (days.start, days.stop, _later(days.stop)))
-        found[(times >= stop) & (times < after) & (found < 0.5)] = 0.5
-        found[(times >= start) & (times < stop)] = 1.0
+        start, stop, after = (_begun(times, local, day, tz) for day in (days.start, days.stop, _later(days.stop)))
+        found[stop & ~after & (found < 0.5)] = 0.5
+        found[start & ~stop] = 1.0
     return found
 
 
@@ -154,11 +155,18 @@ def spans(question: Asked, now: int, tz: tzinfo) -> tuple[tuple[int, int], ...]:
 def of_those_days(table: Columns, question: Asked, tz: tzinfo, most: int) -> Places:
     """Positions, ascending, of what was said in the days that the question names; none, where these are more than
     ``most``: then the date does not tell much."""
-    inside = np.zeros(len(table.passages), np.bool_)
+    inside, local = np.zeros(len(table.passages), np.bool_), (table.flags & speech.LOCAL) != 0
     for days in question.days:
-        inside |= (table.times >= _midnight(days.start, tz)) & (table.times < _midnight(days.stop, tz))
+        start, stop = (_begun(table.times, local, day, tz) for day in (days.start, days.stop))
+        inside |= start & ~stop
     found = np.flatnonzero(inside)
     return found if len(found) <= most else found[:0]
+
+
+def _begun(times: NDArray[np.int64], local: NDArray[np.bool_], day: date, tz: tzinfo) -> NDArray[np.bool_]:
+    """At which of these times (n,) the day had begun: by the clock of ``tz``, to which those belong that are kept as if
+    they were UTC (``local``)."""
+    return np.asarray(times >= np.where(local, _midnight(day, UTC), _midnight(day, tz)))
 
 
 def decay(table: Columns, at: Places, now: int, half_life_days: float) -> Floats:
@@ -188,9 +196,9 @@ def length(table: Columns, at: Places) -> Floats:
     return np.asarray(np.minimum(np.log(np.maximum(table.lengths[at].astype(np.float64), 1.0)), LONGEST) / LONG)
 
 
-def _told(table: Columns, voices: frozenset[int]) -> int:
+def _told(table: Columns, voices: Collection[int]) -> int:
     """How many passages one of ``voices`` heads."""
-    return sum(int(np.count_nonzero(table.voices == voice)) for voice in voices)
+    return int(np.count_nonzero(np.isin(table.voices, tuple(voices))))
 
 
 def _flagged(table: Columns, at: Places, flag: int) -> Floats:

@@ -6,15 +6,18 @@ asker may see of then; what could not be searched is said.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, tzinfo
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.errors import ReadOnly
-from avmfs.node import Moment
+from avmfs.node import Moment, Node
 from avmfs.search.engine import Answer, Scored
+from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 
 CANDIDATES: Final = 10  # of today, for each hit that is asked for
@@ -28,18 +31,50 @@ def refuse(command: str) -> None:
         raise ReadOnly(REFUSED)
 
 
-def unchanged(
-    store: Store, who: Principal, then: Moment | None, found: Answer, under: tuple[bytes, ...], limit: int | None = None
+def search(
+    store: Store,
+    then: Moment | None,
+    find: Callable[..., Answer],
+    who: Principal,
+    q: str,
+    *,
+    limit: int,
+    under: tuple[bytes, ...],
+    one_per_document: bool = True,
+    **how: Any,
 ) -> Answer:
+    """As ``find``, which is ``Engine.search``, does it. The best of today are asked for first; where these leave too
+    few of then, and there are more, the best of what has the same text as then."""
+    ask = partial(find, who, q, one_per_document=one_per_document, **how)
     if then is None:
-        return found
+        return ask(limit=limit, under=under)
+    found = ask(limit=limit * CANDIDATES if one_per_document else limit)
+    hits = _unchanged(store, who, then, found, under)
+    # A recall asks for twice as many passages as it has room for, as a rule.
+    enough = limit if one_per_document else limit // 2
+    if len(hits) < enough and found.more:
+        found = ask(limit=limit, within=_there(store, who, then, under))
+        hits = _unchanged(store, who, then, found, under)
+    return replace(found, hits=tuple(hits[:limit] if one_per_document else hits))
+
+
+def _unchanged(store: Store, who: Principal, then: Moment, found: Answer, under: tuple[bytes, ...]) -> list[Scored]:
     hits: list[Scored] = []
     with store.reading_at(who, then) as reader:
         for scored in found.hits:
             path = reader.path_unchanged(scored.hit.node)
             if path is not None and paths.split(path)[: len(under)] == under:
                 hits.append(replace(scored, hit=replace(scored.hit, path=path)))
-    return replace(found, hits=tuple(hits[:limit]))
+    return hits
+
+
+def _there(store: Store, who: Principal, then: Moment, under: tuple[bytes, ...]) -> list[int]:
+    """The documents of what stood below ``under`` then, with the text of today: dear where these are many."""
+    with store.reading_at(who, then) as reader:
+        at: Node | None = reader.node(ROOT)
+        for name in under:
+            at = None if at is None else reader.child(at.id, name)
+        return [] if at is None else reader.unchanged_below(at.id)
 
 
 def unsearched(store: Store, who: Principal, then: Moment | None, zone: tzinfo) -> str:

@@ -293,6 +293,11 @@ class Store:
         with self.connection() as (db, _):
             return index_queue.vectors_wait(db)
 
+    def newest_passage(self) -> int:
+        """Return its id; 0 where there is none. Ids grow, and are never used twice."""
+        with self.connection() as (db, _):
+            return int(db.execute("select max(id) from passage").get or 0)
+
     def anything_expired(self) -> bool:
         """Return whether there is a node whose ttl has passed and that still takes room."""
         with self.connection() as (db, _):

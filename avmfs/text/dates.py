@@ -52,7 +52,8 @@ _NAMED: Final = re.compile(
   | \b(?P<rel>(?P<rel_w>last|past|previous|this|next)\s+(?P<rel_u>{_UNIT}|weekend|night|{"|".join(_DAYS)}))\b
   | \b(?P<word>the\s+day\s+before\s+yesterday|yesterday|today|tonight|tomorrow)\b
   | \b(?P<wd>on\s+(?P<wd_d>{"|".join(_DAYS)}))\b
-  | \b(?P<y>{_YEAR})\b(?!\s*年)
+  | (?:(?<![-\w])|(?<=mid-)|(?<=pre-)|(?<=late-)|(?<=post-)|(?<=early-)|(?<=(?:19|20)\d\d-))  # not in CVE-2021-44228
+        (?P<y>{_YEAR})\b(?!-(?!{_YEAR}\b)\w)(?!\s*年)
   | (?P<zh>(?:(?P<zh_y>{_YEAR}|去年|今年|前年|明年)年?的?)?(?P<zh_m>1[0-2]|0?[1-9]|十[一二]?|[一二三四五六七八九])月份?
         (?:(?P<zh_d>[12]\d|3[01]|0?[1-9]|[二三]?十[一二三四五六七八九]?|[一二三四五六七八九])[日号號])?)
   | (?P<zhy>(?P<zhy_y>{_YEAR})年)
@@ -66,6 +67,15 @@ _NAMED: Final = re.compile(
 # "the week before 3 August", "two weeks before": what is told there lies in those days, and is often told on the day.
 _BEFORE: Final = re.compile(
     rf"(?:(?P<n>{_COUNT})\s+)?(?P<u>{_UNIT}|weekend)s?\s+(?:before|prior\s+to|leading\s+up\s+to)\s*$", re.IGNORECASE
+)
+# "since March", "from 3 May on", "after 2024", 自3月: until today. "The day after 3 May" is that day, more or less.
+_OPEN: Final = re.compile(
+    rf"(?:\b(?P<near>{_UNIT}|weekend|night|morning|right|just|soon|shortly)s?\s+)?"
+    r"(?:\b(?:since|seit|(?P<after>after)|(?P<upto>from))\s+(?:(?:the|early|mid|late)[\s-]+)*|自从?)$",
+    re.IGNORECASE,
+)
+_UP_TO_NOW: Final = re.compile(
+    r",?\s*(?:on\b(?!\s+\w)|onwards?\b|(?:until|till|to|up to)\s+(?:now|date)\b)", re.IGNORECASE
 )
 _BETWEEN: Final = re.compile(r"\s*(?:and|to|until|through|till|-|–|—|到|至)\s*\Z", re.IGNORECASE)
 
@@ -100,18 +110,21 @@ class Days:
 
 def named(question: str, today: date) -> tuple[Days, ...]:
     """The days that ``question`` names, in its order, at most MOST; those of a month without a year are given for each
-    of the last YEARS years, the current one and the next.
+    of the last YEARS years, the current one and the next. What lasts since then ends today.
 
     Relative ones ("two days ago", "last week", 上周) are counted from ``today``; weeks begin on Monday. A date that
     does not exist names nothing.
     """
     question = question[:READ]
     found: list[tuple[Days, ...]] = []
+    opened: tuple[Days, ...] | None = None
     end = -1
     for hit in _NAMED.finditer(question):
         days = tuple(_days(hit, today))
         if not days:
             continue
+        # Another date closes what the first one opens.
+        opened = _opened(question, hit, days, today) if opened is None else ()
         if (before := _BEFORE.search(question[max(hit.start() - 40, 0) : hit.start()])) is not None:
             days = tuple(_leading_up(before, each) for each in days)
         between = question[end : hit.start()] if end >= 0 else ""
@@ -125,7 +138,19 @@ def named(question: str, today: date) -> tuple[Days, ...]:
         end = hit.end()
         if len(found) == MOST:
             break
+    if opened:
+        found = [opened]
     return tuple(dict.fromkeys(each for days in found for each in days))
+
+
+def _opened(question: str, hit: re.Match[str], days: tuple[Days, ...], today: date) -> tuple[Days, ...]:
+    """The days up to today, where that is said; of those of several years from the last that has begun."""
+    name = hit.start("m_m") if hit["m_m"] else hit.start()
+    said = _OPEN.search(question[max(name - 40, 0) : name])
+    if said is None or said["near"] or (said["upto"] and not _UP_TO_NOW.match(question, hit.end())):
+        return ()
+    begun = [each.stop if said["after"] else each.start for each in days]
+    return tuple(Days(start, _after(today, 1)) for start in begun if start <= today)[-1:]
 
 
 def asks_when(question: str) -> bool:

@@ -15,11 +15,13 @@ from avmfs.text import dates, segment
 
 ASKS: Final = 1
 TELLS_TIME: Final = 2
-"""Flags of a text: it ends with a question mark; a time is named in it."""
+LOCAL: Final = 4
+"""Flags of a text: it ends with a question mark; a time is named in it; it begins with a time that names no zone."""
 
 _READ: Final = 200
 _STAMP: Final = re.compile(
-    r"\s*(?:[-*>#]+\s*)?[\[(<]?(?P<at>(?:19|20)\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)(?:\.\d+)?Z?[\])>]?[\s:,·|-]*"
+    r"\s*(?:[-*>#]+\s*)?[\[(<]?(?P<at>(?:19|20)\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)"
+    r"(?:\.\d+)?(?P<utc>Z)?[\])>]?[\s:,·|-]*"
 )
 _SPEAKER: Final = re.compile(
     r"\s*(?:[-*>#]+\s+)?(?:\[[^\]\n]{0,40}\]\s*)?[*_]{0,2}"
@@ -30,24 +32,25 @@ _SPEAKER: Final = re.compile(
 @dataclass(frozen=True, slots=True)
 class Heading:
     """``speaker``: index terms of the name, () for none. ``at``: ns since the epoch as if the stamp were UTC, or
-    None."""
+    None. ``flag``: LOCAL, or 0."""
 
     speaker: tuple[str, ...]
     at: int | None
+    flag: int = 0
 
 
 def heading(text: str) -> Heading:
     """What stands before the words of ``text``."""
-    start, at = 0, None
+    start, at, flag = 0, None, 0
     beginning = text[:_READ]
     if (stamp := _STAMP.match(beginning)) is not None:
         try:
             at = int(datetime.fromisoformat(stamp["at"]).replace(tzinfo=UTC).timestamp()) * 10**9
-            start = stamp.end()
+            start, flag = stamp.end(), 0 if stamp["utc"] else LOCAL
         except ValueError:  # 2023-02-30
             at = None
     speaker = _SPEAKER.match(beginning, start)
-    return Heading(() if speaker is None else tuple(dict.fromkeys(segment.terms(speaker["name"]))), at)
+    return Heading(() if speaker is None else tuple(dict.fromkeys(segment.terms(speaker["name"]))), at, flag)
 
 
 def flags(text: str) -> int:

@@ -7,21 +7,26 @@ configuration says (``search``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from avmfs import paths
 from avmfs.errors import Invalid
+from avmfs.memory import Memory
 from avmfs.node import Kind, notice
 from avmfs.search.engine import Answer, Mode, Ranking, Scored
-from avmfs.search.explain import RankExplanation, Words, explained, matched
+from avmfs.search.explain import RankExplanation, Words, explained, matched, unwanted_in
 from avmfs.search.forms import Format, format_search, structured
-from avmfs.search.index import SearchIndex
+from avmfs.search.index import SearchIndex, Wanted
 from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
+from avmfs.text import segment
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
+SHOWN: Final = 200
+"""Hits among which a file is looked for that `:why` is asked about; behind them its place is that by score."""
 BUDGETS: Final = (250, 500, 1000, 2000, 4000)
 """Tokens, of :plan."""
 
@@ -52,8 +57,8 @@ def recall(
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = ("", 0) if structured(format) else _banner(ctx, budget)
-    if note := ctx.memory.unsearched(format):
-        banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
+    note, more = unsearched_within(ctx.memory, budget - cost, format)
+    banner, cost = banner + note, cost + more
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,
@@ -67,6 +72,13 @@ def recall(
         archive=include == "archive",
     )
     return banner + (answer.text or ("" if structured(format) else NOTHING))
+
+
+def unsearched_within(memory: Memory, budget: int, form: str) -> tuple[str, int]:
+    """The line on what of the past could not be searched, where the budget bears it, and its tokens."""
+    note = memory.unsearched(form)
+    cost = memory.around.engine.counter.count(note)
+    return (note, cost) if cost <= budget else ("", 0)
 
 
 def _banner(ctx: Context, budget: int) -> tuple[str, int]:
@@ -102,15 +114,15 @@ def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0
 
 @view("why", "directory", summary="parts of each hit's score for `q`; why `path` is not among them")
 def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, Range(1, 100)] = 5) -> str:
-    memory = ctx.memory
-    second = memory.around.engine.second
-    wanted = limit if path is None or second is None else second.settings.top
-    answer = memory.search(q, limit=wanted, under=_under(ctx))
+    memory, under = ctx.memory, _under(ctx)
+    answer = memory.search(q, limit=limit if path is None else SHOWN, under=under)
     index = memory.around.store.search_index(memory.who)
-    ranking = memory.around.engine.ranking(index, q, now=memory.now(), tz=memory.zone)
+    q, unwanted = segment.unwanted(q)
+    wanted = Wanted(under, unwanted)
+    ranking = memory.around.engine.ranking(index, q, now=memory.now(), tz=memory.zone, wanted=wanted)
     above = notice(answer.degraded).splitlines()
     if path is not None:
-        return "\n".join([*above, *_of_path(ctx, index, ranking, q, path, answer)]) + "\n"
+        return "\n".join([*above, *_of_path(ctx, index, ranking, q, unwanted, path, answer)]) + "\n"
     if not answer.hits:
         return "\n".join([*above, "(no matches)"]) + "\n"
     words = matched(index, ranking, q, [scored.hit.passage for scored in answer.hits])
@@ -122,7 +134,15 @@ def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, 
     return "\n".join([*above, *lines]) + "\n"
 
 
-def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: str, answer: Answer) -> list[str]:
+def _of_path(
+    ctx: Context,
+    index: SearchIndex,
+    ranking: Ranking,
+    q: str,
+    unwanted: Sequence[Sequence[str]],
+    path: str,
+    answer: Answer,
+) -> list[str]:
     memory = ctx.memory
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
@@ -133,7 +153,7 @@ def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: s
         inside = where.startswith((b"" if ctx.path == b"/" else reader.path(ctx.node.id)) + b"/")
     found = explained(index, ranking, node.document)
     for rank, scored in enumerate(answer.hits, 1):
-        if scored.hit.document == node.document and "rerank" in scored.parts:
+        if scored.hit.document == node.document:  # as an answer shows it: what holds now has changed places
             found = replace(found, best=scored, rank=rank)
     shown = paths.printable(where)
     if reason:
@@ -142,6 +162,8 @@ def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: s
         return [f"{shown} does not stand below this directory"]
     if not found.passages:
         return [f"{shown} is in no index: it has no words"]
+    if had := unwanted_in(index, ranking, node.document, unwanted):
+        return [f"{shown} has {', '.join(had)}, which NOT leaves out"]
     if found.best is None:
         return [f"{shown} was not looked at: it has none of the question's words and no vector near it"]
     lines = [f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, q, found)}"]

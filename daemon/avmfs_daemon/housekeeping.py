@@ -157,7 +157,12 @@ class Housekeeper:
     def step(self) -> bool:
         """One piece of each kind of work; whether more waits."""
         _, semantic = self._store.queue_lengths()
-        more = self._embed(semantic > 0) if self._embedder is not None else False
+        try:
+            return self._embed(semantic > 0) if self._embedder is not None else False
+        finally:  # whatever keeps passages from their vectors keeps nothing else from being done
+            self._do_chores()
+
+    def _do_chores(self) -> None:
         if self._clock() >= self._chores_at:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
@@ -184,7 +189,6 @@ class Housekeeper:
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)
         for chore in self._also:
             chore()
-        return more
 
     def reap_orphans(self) -> None:
         """Free unlinked files that no mount had open at two looks, or, where that is not known, on which none has

@@ -154,6 +154,18 @@ def test_what_is_removed_or_gone_from_the_store_is_not_found(make: Make, avm: AV
     assert paths(index, "garden") == ["/memory/nvda.md"]
 
 
+def test_what_has_become_another_thing_is_not_found_and_hides_no_other(make: Make, avm: AVM) -> None:
+    index = make()
+    avm.write("/memory/d/tea.md", "tea leaves of the coffee market")
+    index.add_nodes(["/memory/coffee.md", "/memory/d/tea.md", "/memory/garden.md"])
+    avm.delete("/memory/coffee.md")
+    avm.write("/memory/coffee.md/beans.md", "in a directory of its name")
+    assert paths(index, "coffee garden") == ["/memory/garden.md", "/memory/d/tea.md"]
+    avm.delete("/memory/d", recursive=True)
+    avm.write("/memory/d", "a file where its directory was")
+    assert paths(index, "coffee garden") == ["/memory/garden.md"]
+
+
 def test_another_agents_index_shows_nothing_private(make: Make, avm: AVM, tmp_path: Path) -> None:
     written = avm.agent_memory().remember("coffee secrets of alice", title="secret")
     with AVM(db=tmp_path / "avm.db", agent="bob", embeddings=False, environ={"HOME": str(tmp_path)}) as bob:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 from collections import Counter
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 
+import apsw
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
+from avmfs.search import signals
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.search.recall import recall
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.identity import OPERATOR
+from avmfs.store.index import passage_columns
 from avmfs.store.index import scan as scanning
-from avmfs.store.index.columns import SESSION_GAP, Columns
+from avmfs.store.index.columns import SESSION_GAP, Columns, arrange
+from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import PostingsCache
 from avmfs.store.index.vectors import VectorTable
+from avmfs.store.schema import database
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
 from tests.contract.store_world import ALICE, BOB, World
@@ -197,6 +205,28 @@ def test_remembered_postings_are_those_that_sqlite_would_give_now(world: World) 
         assert known == anew()
         assert len(known[0][0]) > 50 * round_  # type: ignore[arg-type]
     assert now() == now()
+
+
+class Counting(apsw.Connection):
+    registered = 0
+
+    def register_fts5_function(self, name: str, function: Any) -> None:
+        self.registered += 1
+        super().register_fts5_function(name, function)
+
+
+def test_a_connection_gets_what_counts_occurrences_once(tmp_path: Path) -> None:
+    """SQLite keeps each function until the connection is closed."""
+    database.prepare(tmp_path / "avm.db")
+    known = PostingsCache()
+    with contextlib.closing(Counting(str(tmp_path / "avm.db"))) as db:
+        for count in range(1, 60):
+            db.execute(
+                "insert into passage(document, part, scope, len, start, stop, flags) values(1, 0, 1, 2, 0, 1, 0)"
+            )
+            db.execute("insert into terms(rowid, t) values(?, '1xtea 1xtea')", (db.last_insert_rowid(),))
+            assert known.of(db, ["1xtea"]).times.tolist() == [2] * count
+        assert db.registered == 1
 
 
 def test_a_phrase_is_found_where_it_stands_and_may_be_seen(world: World) -> None:
@@ -508,6 +538,29 @@ def test_a_stamp_before_the_words_is_when_it_was_said(world: World) -> None:
     world.drain()
     table = world.store.search_index(BOB).table()
     assert table.voices[2] == -next(iter(table.voices_of["alic"])), "below 0: it is by alice, and does not say so"
+
+
+def test_notes_that_are_each_headed_by_a_number_of_one_project_are_read_in_proportion_to_their_number() -> None:
+    catalogue, count = PassageColumns(), 80_000
+    began = time.process_time()
+    rows = catalogue._taken((n, n, 0, 1, 1, n, n, 9, f"proj {n}", "alice", 0, 2**62) for n in range(1, count + 1))
+    table = arrange(rows, catalogue._voices_of)
+    asked = signals.asked("what does Proj say of the cache", NOW, UTC)
+    assert signals.addressed(table, "what does Proj say of the cache", asked) == "what does you say of the cache"
+    assert signals.speaker(table, np.arange(count), asked).shape == (count,)
+    assert time.process_time() - began < 20  # minutes where each makes all before it be looked at
+
+
+def test_who_speaks_is_forgotten_with_what_was_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passage_columns, "_MANY", 3)
+    index = world.store.search_index(ALICE)
+    for round_ in range(3):
+        for n in range(6):
+            world.write(ALICE, f"/memory/{n}.md", f"PROJ-{round_}{n}: the cache is warm".encode())
+        world.drain()
+        table = index.table()
+        said = {term for n in range(6) for term in segment.terms(f"PROJ-{round_}{n}")}
+        assert set(table.voices_of) == said and len(set(table.voices.tolist())) == 6
 
 
 def test_a_long_document_is_found_by_one_sentence_whose_passage_comes_first(world: World) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, RESTS, TRICKLE, Housekeeper
 
@@ -16,6 +18,7 @@ from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer, verify
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.errors import StoreFailed
+from avmfs.search.engine import Engine as SearchEngine
 from avmfs.search.indexer import PIECE
 from avmfs.store.client.client import Submitter
 from avmfs.store.identity import OPERATOR
@@ -24,6 +27,7 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from avmfs.text.tokens import TokenCounter
 from tests.hashing import HashingEmbedding
 
 ALICE = Principal("alice")
@@ -118,6 +122,45 @@ def test_a_document_without_text_leaves_the_queue(house: House) -> None:
     house.write("binary", "\0\1\2")
     house.work()
     assert house.store.queue_lengths() == (0, 0)
+
+
+def test_a_damaged_note_keeps_no_other_from_its_vectors(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("first", "broken", "last"):
+        house.write(name, f"a note on harbours, the {name} one")
+    house.index_words()
+    with contextlib.closing(apsw.Connection(str(house.store.path))) as db:
+        db.execute(
+            "update body set data = zeroblob(length(data)) where id = (select body from node where name = ?)",
+            (b"broken",),
+        )
+    house.work()
+    assert house.store.queue_lengths() == (0, 0)
+    house.write("later", "another one on lighthouses")
+    house.work()
+    assert house.store.queue_lengths() == (0, 0)
+    found = SearchEngine(house.store.search_index, house.engine, TokenCounter()).search(ALICE, "harbours lighthouses")
+    assert sorted(scored.hit.path for scored in found.hits) == [b"/memory/first", b"/memory/last", b"/memory/later"]
+    assert all("cosine" in scored.evidence for scored in found.hits)
+    assert [each.getMessage().partition(":")[0] for each in caplog.records] == ["/memory/broken"]
+
+
+def test_what_cannot_be_embedded_holds_up_nothing_else(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.write("note", "with words")
+    house.index_words()
+
+    def failing(texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        raise StoreFailed("disk I/O error")
+
+    monkeypatch.setattr(house.engine, "embed_batch", failing)
+    rounds: list[int] = []
+    keeper = Housekeeper(
+        house.store, house.engine, lambda: house.monotonic, lambda: house.wall, also=[lambda: rounds.append(1)]
+    )
+    house.applying.submitted.clear()
+    house.later(24 * 3600)
+    with pytest.raises(StoreFailed, match="disk I/O error"):
+        keeper.step()
+    assert {"trim_mail", "trim_past", "sum_contents"} <= set(house.applying.submitted) and rounds == [1]
 
 
 def test_while_the_model_loads_vectors_wait(house: House) -> None:

@@ -28,6 +28,8 @@ def days(start: str, stop: str) -> Days:
         ("December 1,2023", ("2023-12-01", "2023-12-02")),
         ("log of 2023-05-07T10:00", ("2023-05-07", "2023-05-08")),
         ("2023/05", ("2023-05-01", "2023-06-01")),
+        ("in 2023-2024", ("2023-01-01", "2025-01-01")),
+        ("mid-2023", ("2023-01-01", "2024-01-01")),
         ("in May 2023", ("2023-05-01", "2023-06-01")),
         ("what happened in 2023?", ("2023-01-01", "2024-01-01")),
         ("between August 11 and August 15 2023", ("2023-08-11", "2023-08-16")),
@@ -57,6 +59,21 @@ def days(start: str, stop: str) -> Days:
         ("2023年5月7日", ("2023-05-07", "2023-05-08")),
         ("2023年十二月二十三日", ("2023-12-23", "2023-12-24")),
         ("2023年发生了什么", ("2023-01-01", "2024-01-01")),
+        ("port of the database since March", ("2026-03-01", "2026-03-08")),
+        ("since early May", ("2025-05-01", "2026-03-08")),
+        ("since March 2024?", ("2024-03-01", "2026-03-08")),
+        ("since the 3rd of May 2025", ("2025-05-03", "2026-03-08")),
+        ("since last week", ("2026-02-23", "2026-03-08")),
+        ("after May", ("2025-06-01", "2026-03-08")),
+        ("after 7 May 2023, who was there", ("2023-05-08", "2026-03-08")),
+        ("from 1 April 2025 on", ("2025-04-01", "2026-03-08")),
+        ("from May until now", ("2025-05-01", "2026-03-08")),
+        ("the minutes from May 2023", ("2023-05-01", "2023-06-01")),
+        ("the day after 7 May 2023", ("2023-05-07", "2023-05-08")),
+        ("from 3 May 2025 to 5 May 2025", ("2025-05-03", "2025-05-06")),
+        ("after 2027", ("2027-01-01", "2028-01-01")),
+        ("seit 2024", ("2024-01-01", "2026-03-08")),
+        ("自2024年5月", ("2024-05-01", "2026-03-08")),
     ],
 )
 def test_what_a_question_names(question: str, expected: tuple[str, str]) -> None:
@@ -70,7 +87,19 @@ def test_a_date_without_a_year_is_that_of_any_year_near(question: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "question", ["", "may I come in?", "march on", "2024-02-30", "room 2100b", "the second", "一个月饼", "he won 3-2"]
+    "question",
+    [
+        "CVE-2021-44228",
+        "OPS-2019",
+        "",
+        "may I come in?",
+        "march on",
+        "2024-02-30",
+        "room 2100b",
+        "the second",
+        "一个月饼",
+        "he won 3-2",
+    ],
 )
 def test_what_names_no_day(question: str) -> None:
     assert named(question, TODAY) == ()

@@ -165,6 +165,8 @@ def test_nothing_supersedes_for_the_past_nor_for_days_that_had_ended_when_it_was
         ("ports in May", [(10, 15), (15, 20)], links[2:]),
         ("ports in June", [(10, 25)], [links[0], links[2]]),
         ("ports this year", [(0, 31)], links),
+        ("ports of RFC 1918", [(0, 5)], links),  # before any of them
+        ("ports of RFC 1918 before", [(0, 5)], links[2:]),
     ):
         assert heeded(links, found, q, spans) == left
 

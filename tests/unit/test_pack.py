@@ -456,6 +456,21 @@ def test_strategies_order_differently() -> None:
     assert first == {"balanced": b"/old", "relevance": b"/old", "importance": b"/vital", "recency": b"/new"}
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_larger_budget_has_what_a_smaller_one_gives(strategy: str) -> None:
+    made = MemoryCorpus(embed=False)
+    for n in range(100):
+        made.add(f"/old/{n}", f"harbour pilot tide {n}: harbour pilot tide", updated=NOW - 120 * DAY)
+    for n in range(150):
+        made.add(f"/new/{n}", f"harbour tide {n}: {' '.join(f'w{n}x{k}' for k in range(14))}", updated=NOW)
+    small, large = (
+        ask(made, "harbour pilot tide", budget, strategy=strategy, min_relevance=0, words_only=True).hits
+        for budget in (1000, 3500)
+    )
+    assert len(small) > 10
+    assert {each.hit.path for each in small[:-1]} <= {each.hit.path for each in large}
+
+
 def test_bad_parameters_are_invalid_and_named() -> None:
     for options, reason in (
         ({"strategy": "best"}, "strategy 'best': expected one of balanced, relevance, importance, recency"),

@@ -210,6 +210,7 @@ _READER: dict[str, Ask] = {
     "mark": lambda r, it: r.mark(it.document),
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
+    "without_vectors": lambda r, it: r.without_vectors(2**62, 99),
     "newest_seq": lambda r, it: r.newest_seq(),
     "live": lambda r, it: r.live(b"/memory/private/alice/x.md"),
     "changes": lambda r, it: r.changes(ROOT),
@@ -368,6 +369,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
     "queue_lengths": {"avmfs.memory"},
     "vectors_wait": {"avmfs.search.fresh"},
+    "newest_passage": {"avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
     "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),

@@ -4,6 +4,8 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,12 @@ from avmfs.access import Principal
 from avmfs.embed import universal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.search import fresh, lexical, signals
-from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
+from avmfs.search import fresh, fusion, lexical, semantic, signals
+from avmfs.search.engine import NO_EMBEDDER, Answer, Engine, Mode
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.forms import format_search
 from avmfs.search.fusion import POOL, Ranked, fuse
+from avmfs.search.indexer import embed_pending
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
@@ -27,6 +30,7 @@ from avmfs.text import forms, segment
 from avmfs.text.tokens import TokenCounter
 from tests.hashing import HashingEmbedding
 from tests.unit.fakes import MemoryCorpus
+from tests.unit.views_fixtures import opened
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -80,11 +84,43 @@ def test_what_gets_its_vectors_while_it_is_asked_for_is_found() -> None:
         def vectors_wait(self) -> bool:
             return len(answers) == 2
 
+        def newest_passage(self) -> int:
+            return 1
+
     store: Any = Embedding()
     reading: Any = nullcontext
     assert fresh.once_embedded(store, reading, lambda: answers.pop(0), True) is dinner
     answers = [nothing]
     assert fresh.once_embedded(store, reading, lambda: answers.pop(0), True) is nothing
+
+
+def test_what_others_write_meanwhile_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as world:
+        alice, bob, naps = world.agent("alice"), world.agent("bob"), 0
+        embedder, asked = HashingEmbedding(), 0
+
+        def write() -> None:
+            bob.put("/shared/log.md", f"step {naps} is done")
+            bob.put(f"/shared/{naps}.md", "one more")
+            bob.put(f"/private/{naps}.md", "which alice does not see")
+            alice.memory.make_searchable()
+
+        def nap(_seconds: float) -> None:
+            nonlocal naps
+            naps += 1
+            if naps == 2:
+                embed_pending(world.store, embedder, embedder.model_id)
+            write()
+
+        def ask() -> Answer:
+            nonlocal asked
+            asked += 1
+            return Answer("q", (), None, 0)
+
+        write()
+        monkeypatch.setattr(fresh, "time", SimpleNamespace(sleep=nap, monotonic=lambda: naps / 20))
+        fresh.once_embedded(world.store, alice.memory.reading, ask, True)
+        assert (naps, asked) == (2, 2), "for the note of before, and neither for what came since nor until the limit"
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
@@ -381,6 +417,30 @@ def test_search_stays_below_a_directory() -> None:
     answer = engine(corpus()).search(ALICE, "disk vacuum garden flight", under=(b"memory", b"ops"), limit=50)
     assert set(found(answer)) <= {path for path in found(answer) if path.startswith("/memory/ops/")}
     assert len(answer.hits) >= 2
+
+
+@pytest.mark.parametrize("words_only", [True, False])
+def test_what_stands_elsewhere_or_is_not_wanted_takes_no_place_of_what_is(
+    monkeypatch: pytest.MonkeyPatch, words_only: bool
+) -> None:
+    """However many are better: of a large store only the best are looked at."""
+    monkeypatch.setattr(fusion, "POOL", 20)
+    monkeypatch.setattr(semantic, "ALL", 40)
+    monkeypatch.setattr(semantic, "DEPTH", 10)
+    made = MemoryCorpus(embed=not words_only)
+    for number in range(100):
+        made.add(f"/memory/shared/{number}.md", f"deploy rollback deploy rollback {number}")
+    made.add(
+        "/memory/proj/p.md", "to deploy the harbour service, call the pilot, wait for the tide, and sign the sheet"
+    )
+    asked: list[tuple[Mode, tuple[bytes, ...], str]] = [
+        ("hybrid", (b"memory", b"proj"), "deploy rollback"),
+        ("semantic", (b"memory", b"proj"), "deploy rollback"),
+        ("hybrid", (), "deploy NOT rollback"),
+    ]
+    for mode, under, q in asked:
+        answer = engine(made, words_only=words_only).search(ALICE, q, under=under, mode=mode)
+        assert found(answer) == ["/memory/proj/p.md"], (mode, q)
 
 
 def test_what_others_keep_private_changes_nothing() -> None:

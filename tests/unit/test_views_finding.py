@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from avmfs.errors import Invalid
+from avmfs.rpc import methods
 from tests.unit.views_fixtures import World, opened
 
 
@@ -98,3 +99,37 @@ def test_what_a_recall_does_not_name_is_as_configured(world: World) -> None:
         tokens = re.search(r"items, (\d+) tokens", carol.cat(f"/:recall?q=NVDA{named}"))
         assert tokens and 0.8 * budget < int(tokens[1]) <= budget
     assert len(carol.cat("/:recall?q=NVDA&max_tokens=300&min_relevance=1")) < len(carol.cat("/:recall?q=NVDA"))
+
+
+def test_a_question_about_the_past_finds_what_was_there_however_much_of_today_is_better(world: World) -> None:
+    alice = world.agent("alice")
+    for number in range(160):
+        alice.put(f"/shared/o{number}.md", f"deploy rollback deploy rollback {number}")
+    alice.put("/shared/proj/p.md", "To deploy the harbour service call the pilot, then wait for the tide and sign.")
+    world.clock.pass_(60)
+    for number in range(160):
+        alice.put(f"/shared/o{number}.md", f"deploy rollback deploy rollback {number}, deploy")
+    alice.memory.move("/shared/proj/p.md", "/shared/moved.md")
+    for under in ("", "/memory/shared/proj"):
+        asked = {"q": "deploy rollback", "under": f"/@-30m{under}"}
+        given = methods.call(alice.memory, "recall", {**asked, "max_tokens": 300, "cite": "path"})
+        found = methods.call(alice.memory, "search", asked)["hits"]
+        assert [hit["path"] for hit in found] == ["/memory/shared/proj/p.md"]
+        assert "/memory/shared/proj/p.md" in given["text"] and given["items"] == 1
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "jsonl"])
+def test_a_recall_of_the_past_keeps_its_budget_with_the_line_on_what_was_not_searched(world: World, form: str) -> None:
+    alice = world.agent("alice")
+    for number in range(8):
+        alice.put(f"/shared/n{number}.md", f"note {number} about the harbour, with the pilot of day {number}")
+    world.clock.pass_(60)
+    alice.put("/shared/n0.md", "changed")
+    past = alice.memory.at(alice.memory.moment("-30m"))
+    count, said = past.around.engine.counter.count, []
+    for budget in (5, 10, 20, 30, 60, 100, 200, None):
+        asked = {"q": "harbour pilot", "max_tokens": budget, "format": form}
+        given = methods.call(past, "recall", asked)
+        assert count(given["text"]) == given["tokens"] <= (budget or 4000)
+        said.append("1 file of then" in given["text"])
+    assert said[-1] and (form == "jsonl" or said[:4] == [False] * 3 + [count(past.unsearched()) <= 30])

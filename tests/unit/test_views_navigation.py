@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -77,6 +79,46 @@ def test_why_not_outside_of_the_directory_and_below_the_threshold(world: World) 
     assert re.search(
         r"relevance 0\.\d\d is below min_relevance=0\.3", alice.cat(f"/:why?q=july {words}&path=/shared/garden.md")
     )
+
+
+def test_why_of_a_file_says_what_is_said_of_it_among_the_hits(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/old.md", "The ingress proxy of atlas is HAProxy.")
+    world.clock.pass_(60 * 24 * 150)
+    alice.put("/shared/new.md", "For atlas the gateway has been Envoy, says Rune, who asked.")
+    alice.echo("old.md supersedes\n", "/shared/new.md:links")
+    q = "ingress proxy of atlas HAProxy"
+    hits = alice.cat(f"/shared/:why?q={q}").splitlines()
+    for rank, name in enumerate(("new.md", "old.md"), 1):
+        said = alice.cat(f"/shared/:why?q={q}&path=/shared/{name}").splitlines()
+        assert said[0].startswith(f"/memory/shared/{name} is number {rank} of "), said
+        at = next(at for at, line in enumerate(hits) if line.endswith(f"/{name}"))
+        assert hits[at].startswith(f"{rank}. ") and said[1:] == hits[at + 1 : at + 3]
+
+
+@pytest.mark.parametrize(
+    ("zone", "days"),
+    [("UTC", {"b", "utc"}), ("Asia/Shanghai", {"b"}), ("America/Los_Angeles", {"b", "utc"})],
+)
+def test_a_time_without_a_zone_before_a_note_is_of_the_day_that_it_names(
+    world: World, zone: str, days: set[str]
+) -> None:
+    world.around = replace(world.around, zone=ZoneInfo(zone))
+    eve = world.agent("eve")
+    for name, stamp in (("a", "2026-03-06 19:30"), ("b", "2026-03-07 03:30"), ("utc", "2026-03-07T19:30Z")):
+        eve.put(f"/shared/tide/{name}.md", f"[{stamp}] Ann: the tide table is printed.")
+    said = eve.cat("/shared/tide/:why?q=tide table printed on 7 March 2026")
+    dated = re.findall(r"/(\w+)\.md\n   score [^\n]*\bdate 0\.4", said)
+    assert set(dated) == days and said.count("score") == 3
+
+
+def test_why_of_a_file_that_NOT_leaves_out_says_so(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/old.md", "NVDA was a risk once, and is none.")
+    why = "/shared/:why?q=NVDA exposure NOT risk"
+    assert alice.cat(f"{why}&path=/shared/old.md") == "/memory/shared/old.md has risk, which NOT leaves out\n"
+    said = alice.cat(f"{why}&path=/shared/market/amd.md")
+    assert "amd.md is number 1 of " in said and said == said.replace("risk", "") and "risk" not in alice.cat(why)
 
 
 def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) -> None:

@@ -226,7 +226,7 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
         tx.do(
             "insert into passage(document, part, scope, len, start, stop, voice, at, flags)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (document, part, node.scope, len(found), start, stop, speaker, said.at, speech.flags(piece)),
+            (document, part, node.scope, len(found), start, stop, speaker, said.at, speech.flags(piece) | said.flag),
         )
         passage = tx.db.last_insert_rowid()
         tx.index_words(passage, prefix[1:] + prefix.join(found) if found else "")

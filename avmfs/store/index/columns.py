@@ -10,6 +10,7 @@ score is made of, and nothing that others keep to themselves can move it (ARCHIT
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,7 +52,7 @@ class Columns:
     previous: NDArray[np.int32]
     next: NDArray[np.int32]
     sessions: NDArray[np.int32]
-    voices_of: dict[str, frozenset[int]]
+    voices_of: Mapping[str, Collection[int]]
     places: NDArray[np.int32]
     means: dict[str, float] = field(default_factory=dict)
     columns: dict[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Columns:
         return np.where(self.passages[at] == passages, at, NONE)
 
 
-def arrange(rows: NDArray[np.void], voices_of: dict[str, frozenset[int]]) -> Columns:
+def arrange(rows: NDArray[np.void], voices_of: Mapping[str, Collection[int]]) -> Columns:
     """The table of ``rows`` (n,) of dtype ROW, in any order."""
     if len(rows) and (rows["passage"][1:] < rows["passage"][:-1]).any():
         rows = rows[np.argsort(rows["passage"], kind="stable")]

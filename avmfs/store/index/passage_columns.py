@@ -42,9 +42,7 @@ class PassageColumns:
         self._lock = threading.Lock()
         self._rows: NDArray[np.void] = np.zeros(0, ROW)
         self._read = (-1, -1)  # newest of passage_log, newest of log
-        self._names: dict[str, str] = {}
-        self._voices: dict[str, int] = {"": 0}
-        self._voices_of: dict[str, frozenset[int]] = {}
+        self._forget_voices()
         self._views: dict[str, tuple[Columns, int]] = {}
 
     def visible(self, db: apsw.Connection, scopes: str, ids: frozenset[int], now: int) -> Columns:
@@ -79,6 +77,7 @@ class PassageColumns:
                 )
             ]
         if changed is None or len(changed) > _MANY:
+            self._forget_voices()
             self._rows = self._taken(db.execute(_COLUMNS.format("document join ")))
             self._views.clear()
         elif changed:
@@ -102,6 +101,12 @@ class PassageColumns:
             pieces.append(np.array(values, ROW))
         return np.concatenate(pieces)
 
+    def _forget_voices(self) -> None:
+        """New numbers for who speaks: tables of before keep theirs."""
+        self._names: dict[str, str] = {}
+        self._voices: dict[str, int] = {"": 0}
+        self._voices_of: dict[str, list[int]] = {}
+
     def _name(self, author: str) -> str:
         """An author as a voice. There are few of them, and many rows."""
         known = self._names.get(author)
@@ -114,5 +119,5 @@ class PassageColumns:
         if known is None:
             known = self._voices[voice] = len(self._voices)
             for term in voice.split():
-                self._voices_of[term] = self._voices_of.get(term, frozenset()) | {known}
+                self._voices_of.setdefault(term, []).append(known)
         return known

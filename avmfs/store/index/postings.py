@@ -9,6 +9,7 @@ stay in an entry until it is made anew: whoever reads it looks up which of them 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,6 +56,7 @@ class PostingsCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: LRU[str, _Entry] = LRU(KEPT, lambda entry: len(entry.passages))
+        self._counting: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()  # those that know _occurs
 
     def of(self, db: apsw.Connection, terms: Sequence[str]) -> Postings:
         """All passages with any of ``terms`` (the same word in several scopes and forms), as ``db``'s transaction sees
@@ -78,6 +80,10 @@ class PostingsCache:
         if entry is None or newest - entry.upto > BEHIND or newest < entry.upto:
             entry = _Entry(*_occurrences(db, term), newest)
         elif newest > entry.upto:
+            with self._lock:  # once: SQLite keeps each function that it is given until the connection is closed
+                if db not in self._counting:
+                    db.register_fts5_function("occurs", _occurs)
+                    self._counting.add(db)
             entry = _later(db, term, entry, newest)
         else:
             return entry
@@ -104,8 +110,6 @@ def _occurs(api: apsw.FTS5ExtensionApi, *_: Any) -> int:
 
 
 def _later(db: apsw.Connection, term: str, entry: _Entry, newest: int) -> _Entry:
-    # Registered anew each time: whose connection it is, and whether it has it, is not known here.
-    db.register_fts5_function("occurs", _occurs)
     rows: list[Any] = db.execute(
         "select rowid, occurs(terms) from terms where terms match ? and rowid > ?", (f'"{term}"', entry.upto)
     ).fetchall()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import apsw
 
+from avmfs.errors import StoreFailed
 from avmfs.store.rows import content
 from avmfs.text import sniff
 
@@ -28,7 +29,8 @@ _AWAITING_VECTORS: Final = """select (select count(*) from semantic_queue)
 
 
 def passages(db: apsw.Connection, model: str, limit: int) -> list[tuple[int, int, str]]:
-    """Return passages without a vector of this model: (id, document, text), the newest first."""
+    """Return passages without a vector of this model: (id, document, text), the newest first; of what is damaged
+    without text."""
     # First of what was written last: behind a backlog of an hour, a new note is found within a second.
     rows: list[Any] = db.execute(
         f"{_PENDING.format(_RECENT)} and passage.id > (select max(id) from passage) - 256"
@@ -43,9 +45,16 @@ def passages(db: apsw.Connection, model: str, limit: int) -> list[tuple[int, int
     found, read, text = [], None, ""
     for passage, document, start, stop, node, size, extents in rows:
         if document != read:  # they come document by document: decode each once
-            read, text = document, sniff.decode(content.read(db, node, size, bool(extents), 0, size)) or ""
+            read, text = document, _text(db, node, size, bool(extents))
         found.append((passage, document, text[start:stop]))
     return found
+
+
+def _text(db: apsw.Connection, node: int, size: int, extents: bool) -> str:
+    try:
+        return sniff.decode(content.read(db, node, size, extents, 0, size)) or ""
+    except StoreFailed:  # the log says so; the others are whole, and no answer shows this one
+        return ""
 
 
 def idle_documents(db: apsw.Connection, model: str, limit: int) -> list[int]:
@@ -64,6 +73,22 @@ def vectors_wait(db: apsw.Connection) -> bool:
     """Return whether a document waits for vectors: what ``lengths`` counts, in constant time."""
     query = "select exists (select 1 from semantic_queue) or exists (select 1 from document where due is not null)"
     return bool(db.execute(query).get)
+
+
+def without_vectors(db: apsw.Connection, scopes: str, now: int, newest: int, most: int) -> int:
+    """Return how many documents of these scopes (a JSON array), at most ``most``, wait for the vector of a passage up
+    to ``newest``, and have not been written anew."""
+    found = db.execute(
+        "select count(*) from (select 1 from semantic_queue"
+        " cross join document on document.id = semantic_queue.document cross join node on node.id = document.node"
+        " where node.scope in (select value from json_each(?1)) and (node.expires is null or node.expires > ?2)"
+        " and node.parent is not null and document.due is null"
+        " and exists (select 1 from passage left join vector on vector.id = passage.id and vector.model ="
+        "   (select json_extract(value, '$.model') from setting where key = 'vector_model')"
+        "   where passage.document = document.id and passage.id <= ?3 and vector.id is null) limit ?4)",
+        (scopes, now, newest, most),
+    ).get
+    return int(found)
 
 
 def lengths(db: apsw.Connection) -> tuple[int, int]:

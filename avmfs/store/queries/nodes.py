@@ -17,7 +17,7 @@ from avmfs.access import Access, Principal
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.queries import counts as counting
-from avmfs.store.queries import moments
+from avmfs.store.queries import index_queue, moments
 from avmfs.store.queries.audit import AuditReader
 from avmfs.store.queries.claims import ClaimsReader
 from avmfs.store.queries.counts import Counts
@@ -285,6 +285,10 @@ class Reader:
             (document,),
         ).get
         return waits is not None
+
+    def without_vectors(self, newest: int, most: int) -> int:
+        """How many documents, at most so many, wait for the vector of a passage up to ``newest`` that still stands."""
+        return index_queue.without_vectors(self._db, self.visible.searched()[1], self.now, newest, most)
 
     def live(self, path: bytes) -> Live | None:
         """What is known of the source of a live path; None where nobody has asked it yet."""

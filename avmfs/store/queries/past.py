@@ -392,6 +392,11 @@ class PastReader(Reader):
         head = self._db.execute("select head from document where id = ? and node = ?", (held[0].document, node)).get
         return self.path(node) if head == held[1] else None
 
+    def unchanged_below(self, under: int) -> list[int]:
+        """Documents of the files that stood below a directory then, with the bytes of today."""
+        files = [node for node in self._below(under) if self.path_unchanged(node.id) is not None]
+        return [node.document for node in files if node.document is not None]
+
     def changed_since(self, most: int) -> int:
         """Files of then, at most so many, whose bytes are otherwise now, or gone."""
         rows = self._db.execute(
