@@ -232,12 +232,16 @@ def test_who_leaves_a_group_leaves_what_the_group_wrote(ruled: Callable[..., Pol
     world.write(ALICE, "/memory/desk/memo", b"2")
     world.write(ALICE, "/memory/desk/short-nvda", b"x")
     world.write(BOB, "/memory/desk/long-nvda", b"x")
-    for name in ("note", "memo"):
+    world.write(ALICE, "/memory/desk/log", b"1")
+    world.clock.stand_still()
+    log = world.edit(ALICE, "/memory/desk/log", ["t", 0], ["w", 0, b"2"], handle=7)
+    for name in ("note", "memo", "log"):
         world.rename(ALICE, f"/memory/desk/{name}", f"/memory/{name}")
-    whole = {"/memory/note": [b"1", b"2", b"3"], "/memory/memo": [b"1", b"2"]}
+    assert world.edit(ALICE, "/memory/log", ["w", 1, b"+"], handle=7)["version"] == log["version"] == 2, "amended since"
+    whole = {"/memory/note": [b"1", b"2", b"3"], "/memory/memo": [b"1", b"2"], "/memory/log": [b"1", b"2+"]}
     assert {path: world.history(BOB, path) for path in whole} == whole
     world.reopen(Policy(DESK, people={"alice": trader, "carol": trader}))
-    assert {path: world.history(BOB, path) for path in whole} == {"/memory/note": [b"3"], "/memory/memo": [b"2"]}
+    assert {path: world.history(BOB, path) for path in whole} == {path: texts[-1:] for path, texts in whole.items()}
     assert {path: world.history(CAROL, path) for path in whole} == whole, "1 as it came to the desk, from elsewhere"
     changes, acts = paths_told(world, BOB)
     assert not [path for path in changes if b"/desk" in path] and b"/memory/note" in changes

@@ -17,12 +17,16 @@ from typing import Final
 
 import apsw
 
-# Where the document stood in that scope: where its version `before` was written, or the newest before it that is kept.
-# An earlier one may come from elsewhere: what was the newest when it was moved is shown where it came to.
-PLACE: Final = """coalesce((select path from log where seq = coalesce(
-  (select seq from version where version.document = veil.document and number <= before order by number desc limit 1),
-  (select since from past_version where past_version.document = veil.document and number <= before
-   order by number desc limit 1))), x'')"""
+# Where the document stood in that scope: where the newest version was written whose row of the log has it, `before` too
+# (one before may come from elsewhere, and was shown as the newest); or else the newest that is kept.
+PLACE: Final = """coalesce(
+  (select path from version cross join log on log.seq = version.seq
+   where version.document = veil.document and number <= before and log.scope = veil.scope
+   order by number desc limit 1),
+  (select path from log where seq = coalesce(
+    (select seq from version where version.document = veil.document and number <= before order by number desc limit 1),
+    (select since from past_version where past_version.document = veil.document and number <= before
+     order by number desc limit 1))), x'')"""
 _FORGET = (
     "delete from veil where document in (select value from json_each(?))"
     " and not exists (select 1 from document where id = veil.document)"
