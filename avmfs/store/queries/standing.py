@@ -34,7 +34,10 @@ class Standing:
     def reads(self, path: bytes) -> bool:
         """Whether what everybody had there would be the asker's to read. Of what is at no path (purged, or a backup's
         beginning) its class alone decides."""
-        return self._who.operator or not path or _reads(self._policy, self._who.name, path)
+        if self._who.operator or not path:
+            return True
+        above = path[: path.rindex(b"/")]
+        return _reads(self._policy, self._who.name, above + b"/" if _alike(self._policy, above) else path)
 
     @cached_property
     def _policy(self) -> Policy:
@@ -48,11 +51,6 @@ class Standing:
         return self._visible.anothers
 
 
-def _reads(policy: Policy, agent: str, path: bytes) -> bool:
-    above = path[: path.rindex(b"/")]
-    return _reads_at(policy, agent, above + b"/" if _alike(policy, above) else path)
-
-
 @lru_cache(maxsize=4096)
 def _alike(policy: Policy, directory: bytes) -> bool:
     """Whether the rules say the same of all that is in a directory."""
@@ -62,7 +60,7 @@ def _alike(policy: Policy, directory: bytes) -> bool:
 
 
 @lru_cache(maxsize=65536)  # the log says much of few places, again and again
-def _reads_at(policy: Policy, agent: str, place: bytes) -> bool:
+def _reads(policy: Policy, agent: str, place: bytes) -> bool:
     parts = tuple(place.split(b"/")[1:])
     if parts[:1] == (paths.TELL,):  # mail is its receiver's, as what stands in its own space
         parts = (paths.MEMORY, paths.PRIVATE, *parts[1:])
