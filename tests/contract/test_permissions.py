@@ -9,7 +9,7 @@ import json
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,131 @@ def test_a_rule_about_a_group_is_about_its_members(ruled: Callable[..., PolicyWo
     assert not world.exists(BOB, "/memory/desk") and not world.exists(CAROL, "/memory/desk/a.md")
     world.reopen(Policy(rules, Access.WRITE, {"bob": person("write", groups=("trading",))}))
     assert world.bytes(BOB, "/memory/desk/a.md") == b"x" and not world.exists(ALICE, "/memory/desk")
+
+
+def paths_told(world: World, who: Principal) -> tuple[set[bytes], set[bytes]]:
+    """All that the changes name, and all that the audit does."""
+    with world.reading(who) as reader:
+        changes, acts = reader.changes(tables.ROOT, limit=10_000), reader.audit.acts(limit=10_000)
+    rows: tuple[Iterable[Any], Iterable[Any]] = changes, acts
+    told = [{path for row in each for path in (row.path, row.other) if path is not None} for each in rows]
+    return told[0], told[1]
+
+
+def versions_counted(world: World, who: Principal) -> int:
+    with world.reading(who) as reader:
+        return reader.counts(tables.ROOT).versions
+
+
+def test_search_all_that_is_withdrawn_shows_no_older_version_and_no_name(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"eve": person("write", "search_all")})
+    for path in ("/memory/private/alice/plan", "/memory/shared/hers"):
+        world.write(ALICE, path, b"1")
+        if "shared" in path:
+            world.share(ALICE, path, "alice")
+        for text in (b"2", b"3"):
+            world.clock.advance(5)
+            world.write(ALICE, path, text)
+    limits = {"priority": "low", "expires": None, "body_limit": 9, "unread_limit": 9}
+    world.do(BOB, "enroll")
+    world.do(ALICE, "tell", recipient="bob", body="hi", **limits)
+    world.rename(ALICE, "/memory/private/alice/plan", "/memory/plan")
+    world.share(ALICE, "/memory/shared/hers")
+    whole = [b"1", b"2", b"3"]
+    assert world.history(EXEC, "/memory/plan") == world.history(EXEC, "/memory/shared/hers") == whole
+    assert b"/memory/private/alice/plan" in paths_told(world, EXEC)[0] and versions_counted(world, EXEC) == 6
+    world.reopen(Policy(people={"eve": person("write")}))
+    for who in (EXEC, BOB):
+        assert world.history(who, "/memory/plan") == world.history(who, "/memory/shared/hers") == [b"3"]
+        assert versions_counted(world, who) == 2
+        for told in paths_told(world, who):
+            assert {b"/memory/plan", b"/memory/shared/hers"} <= told
+            assert not [path for path in told if path.startswith(b"/memory/private/alice/")]
+    with world.reading(EXEC) as reader:
+        limited = [each.op for each in reader.changes(tables.ROOT) if each.path == b"/memory/shared/hers"]
+        assert limited == ["shared", "remove", "write", "create"], "of the time when it was hers nothing is told"
+    assert b"/tell/bob" in paths_told(world, BOB)[1] and b"/tell/bob" not in paths_told(world, EXEC)[1]
+    assert world.history(ALICE, "/memory/plan") == world.history(ALICE, "/memory/shared/hers") == whole
+    assert b"/memory/private/alice/plan" in paths_told(world, ALICE)[0] and versions_counted(world, ALICE) == 6
+
+
+def test_mail_is_its_receivers_whatever_the_rules_say_of_the_mailboxes(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled(None, Rule("/memory/*", Access.WRITE), default=Access.NONE)
+    world.do(BOB, "enroll")
+    limits = {"priority": "low", "expires": None, "body_limit": 9, "unread_limit": 9}
+    world.do(ALICE, "tell", recipient="bob", body="hi", **limits)
+    assert [b"/tell/bob" in paths_told(world, who)[1] for who in (ALICE, BOB, CAROL)] == [True, True, False]
+
+
+DESK = (Rule("/memory/desk/*", Access.WRITE, None, ("trading",)), Rule("/memory/desk/*", Access.NONE))
+
+
+def test_who_leaves_a_group_leaves_what_the_group_wrote(ruled: Callable[..., PolicyWorld]) -> None:
+    trader = person("write", groups=("trading",))
+    world = ruled({"alice": trader, "bob": trader, "carol": trader}, *DESK)
+    world.mkdir(ALICE, "/memory/desk")
+    world.write(ALICE, "/memory/private/alice/note", b"1")
+    world.rename(ALICE, "/memory/private/alice/note", "/memory/desk/note")
+    for text in (b"2", b"3"):
+        world.clock.advance(5)
+        world.write(ALICE, "/memory/desk/note", text)
+    world.write(ALICE, "/memory/private/alice/memo", b"1")
+    world.rename(ALICE, "/memory/private/alice/memo", "/memory/desk/memo")
+    world.write(ALICE, "/memory/desk/memo", b"2")
+    world.write(ALICE, "/memory/desk/short-nvda", b"x")
+    world.write(BOB, "/memory/desk/long-nvda", b"x")
+    world.write(ALICE, "/memory/desk/log", b"1")
+    world.clock.stand_still()
+    log = world.edit(ALICE, "/memory/desk/log", ["t", 0], ["w", 0, b"2"], handle=7)
+    for name in ("note", "memo", "log"):
+        world.rename(ALICE, f"/memory/desk/{name}", f"/memory/{name}")
+    assert world.edit(ALICE, "/memory/log", ["w", 1, b"+"], handle=7)["version"] == log["version"] == 2, "amended since"
+    whole = {"/memory/note": [b"1", b"2", b"3"], "/memory/memo": [b"1", b"2"], "/memory/log": [b"1", b"2+"]}
+    assert {path: world.history(BOB, path) for path in whole} == whole
+    world.reopen(Policy(DESK, people={"alice": trader, "carol": trader}))
+    assert {path: world.history(BOB, path) for path in whole} == {path: texts[-1:] for path, texts in whole.items()}
+    assert {path: world.history(CAROL, path) for path in whole} == whole, "1 as it came to the desk, from elsewhere"
+    changes, acts = paths_told(world, BOB)
+    assert not [path for path in changes if b"/desk" in path] and b"/memory/note" in changes
+    assert {path for path in acts if b"/desk" in path} == {b"/memory/desk/long-nvda"}, "what it did itself it knows"
+    with world.reading(BOB) as reader:
+        assert {act.agent for act in reader.audit.acts() if b"/desk" in act.path} == {"bob"}
+    assert {b"/memory/desk/short-nvda", b"/memory/desk/long-nvda"} <= paths_told(world, CAROL)[0]
+
+
+def test_a_rule_that_hides_a_place_hides_what_was_told_of_it(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.mkdir(ALICE, "/memory/desk")
+    world.mkdir(ALICE, "/memory/open")
+    for path in ("/memory/desk/a", "/memory/open/b", "/memory/open/c", "/memory/open/draft"):
+        world.write(ALICE, path, b"x")
+    start = world.newest_seq()
+    world.rename(ALICE, "/memory/open/draft", "/memory/e")
+    world.rename(ALICE, "/memory/desk/a", "/memory/open/a")
+    world.rename(ALICE, "/memory/open/b", "/memory/desk/b")
+    world.rename(ALICE, "/memory/open/c", "/memory/open/d")
+    for number in range(5):
+        world.write(ALICE, f"/memory/desk/secret{number}", b"x")
+    hidden = [Rule(pattern, Access.NONE, ("bob", "newcomer")) for pattern in ("/memory/desk/*", "/memory/open/draft*")]
+    world.reopen(Policy(hidden))
+    newcomer = Principal("newcomer")
+    told = [
+        ("create", b"/memory/e", None),
+        ("create", b"/memory/open/a", None),
+        ("remove", b"/memory/open/b", None),
+        ("rename", b"/memory/open/d", b"/memory/open/c"),
+    ]
+    for who in (BOB, newcomer):
+        assert not [path for each in paths_told(world, who) for path in each if b"/desk" in path]
+        with world.reading(who) as reader:
+            found = reader.changes(tables.ROOT, after_seq=start, newest_first=False)
+            assert [(each.op, each.path, each.other) for each in found] == told
+            assert [each.path for each in reader.changes(tables.ROOT, limit=1)] == [b"/memory/open/d"]
+            below = reader.changes(world.node(who, "/memory/open").id, after_seq=start, newest_first=False)
+            assert below == found[1:]
+            assert [act.path for act in reader.audit.acts(limit=1)] == [b"/memory/open/d"]
+            assert reader.audit.acts(path=b"/memory/desk") == []
+    assert b"/memory/desk/secret4" in paths_told(world, CAROL)[0]
 
 
 def test_registered_agents_outlive_the_process_and_stand_below_the_configuration(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from avmfs_config import Limits, SearchSettings
 
-from avmfs.access import Policy, Principal
+from avmfs.access import Person, Policy, Principal
 from avmfs.cli.past import place
 from avmfs.errors import AvmError, NotFound, TooBig
 from avmfs.memory import Memory
@@ -393,6 +393,28 @@ def test_the_past_needs_the_rights_of_today_and_lifts_no_veil(world: World) -> N
     world.restart()
     assert b"/memory/shared/plan" not in world.at(BOB, Moment(shown, 0))
     assert b"/memory/shared/plan" in world.at(CAROL, Moment(shown, 0))
+
+
+def test_the_past_that_only_search_all_showed_goes_with_it(world: World) -> None:
+    def rules(*capabilities: str) -> None:
+        world.policy = Policy(people={"carol": Person(capabilities=("write", *capabilities))})
+        world.restart()
+
+    rules("search_all")
+    world.write(ALICE, "memory/hers", b"secret")
+    node = world.node(ALICE, "memory/hers").id
+    world.do(ALICE, "set_shared", node=node, agents=["alice"])
+    world.do(ALICE, "commit", node=node, handle=None, edits=[["t", 0], ["w", 0, b"the secret draft"]])
+    limited = world.seq()
+    world.do(ALICE, "commit", node=node, handle=None, edits=[["t", 0], ["w", 0, b"for all"]])
+    world.do(ALICE, "set_shared", node=node, agents=None)
+    shown = world.seq()
+    assert world.at(CAROL, Moment(limited, 0))[b"/memory/hers"][5] == b"the secret draft"
+    rules()
+    for who in (BOB, CAROL):
+        assert b"/memory/hers" not in world.at(who, Moment(limited, 0))
+        assert world.at(who, Moment(shown, 0))[b"/memory/hers"][5] == b"for all"
+    assert world.at(ALICE, Moment(limited, 0))[b"/memory/hers"][5] == b"the secret draft"
 
 
 ENDS: dict[str, Callable[[World], object]] = {

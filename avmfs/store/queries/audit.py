@@ -7,11 +7,13 @@ import functools
 import json
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import apsw
 
 from avmfs.store.queries.part import Part
+from avmfs.store.queries.standing import Standing
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
 from avmfs.store.schema import tables
 
@@ -143,9 +145,9 @@ class AuditReader(Part):
         path: bytes | None = None,
         limit: int = 100,
     ) -> list[Act]:
-        """What the asker did, as itself, and what happened to what it may see; the operator sees everything. Newest
-        first; ``since`` in ns, ``path`` is a node's or that of a directory above it."""
-        bound: dict[str, Any] = {"since": since, "after": after_seq, "limit": limit}
+        """What the asker did, as itself, and what happened to what it may see, then and today; the operator sees
+        everything. Newest first; ``since`` in ns, ``path`` is a node's or that of a directory above it."""
+        bound: dict[str, Any] = {"since": since, "after": after_seq}
         wanted = ["seq > :after", "at >= :since"]
         if not self._who.operator:
             wanted.append(_MINE if self._who.key is None else _SEEN)
@@ -156,10 +158,17 @@ class AuditReader(Part):
         if path is not None and path != b"/":
             wanted.append(_AT)
             bound |= {"path": path, "below": path + b"/", "length": len(path) + 1}
-        rows = self._db.execute(
-            f"select {_ACT} from log where {' and '.join(wanted)} order by seq desc limit :limit", bound
-        )
-        return [Act(seq, at, who, bool(elevated), *rest) for seq, at, who, elevated, *rest in rows]
+        standing = Standing(self._db, self._who, self._visible)
+        own = self._who.name if self._who.key is None else None
+
+        def shown(scope: int, act: Act) -> bool:
+            if act.agent == own and not act.elevated:
+                return True
+            return standing.saw(scope, act.path) and (act.other is None or standing.reads(act.other))
+
+        rows = self._db.execute(f"select scope, {_ACT} from log where {' and '.join(wanted)} order by seq desc", bound)
+        acts = ((scope, Act(seq, at, who, bool(elevated), *rest)) for scope, seq, at, who, elevated, *rest in rows)
+        return [*islice((act for scope, act in acts if shown(scope, act)), limit)]
 
     def refusals_before(self, at: int) -> bool:
         """Return whether there is a window of refusals that began before ``at`` (ns)."""

@@ -7,12 +7,15 @@ veiled from the asker.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs.node import Kind
+from avmfs.store.rows import version_visibility
 from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
 
 # "cross" is an order to SQLite: from the directories outwards, however many other nodes there are. The kind is a
@@ -24,9 +27,11 @@ _DIRECTORIES: Final = f"""with recursive directory(id) as (
   where node.kind = {int(Kind.DIRECTORY)} and {_SEEN}
 )"""
 _ENTRIES: Final = f"from directory cross join node on node.parent = directory.id and {_SEEN}"
-_VERSIONS: Final = "(select count(*) from version where version.document = node.document{})"
-_VEIL: Final = """ and number >= coalesce((select max(before) from veil
-  where veil.document = node.document and veil.scope not in (select value from json_each(:scopes))), 0)"""
+_VERSIONS: Final = "(select count(*) from version where version.document = node.document)"
+_VEILS: Final = f"""{_DIRECTORIES} select veil.document, before, veil.scope, {version_visibility.PLACE} {_ENTRIES}
+  cross join veil on veil.document = node.document order by before"""
+_VEILED: Final = """select count(*) from json_each(?) as oldest
+  cross join version on document = cast(key as integer) and number < oldest.value"""
 _LINKS: Final = f"""{_DIRECTORIES}, seen(id, document) as materialized (select node.id, node.document {_ENTRIES})
   select count(*) from seen cross join link on link.source = seen.document
   cross join document on document.id = link.target where document.node in (select id from seen)"""
@@ -58,8 +63,9 @@ class Counts:
     waiting_semantic: int
 
 
-def counts(db: apsw.Connection, under: int, scopes: str, now: int) -> Counts:
-    """Below the directory ``under``, which the asker may see, in the scopes that these are (a JSON array)."""
+def counts(db: apsw.Connection, under: int, scopes: str, now: int, saw: Callable[[int, bytes], bool]) -> Counts:
+    """Below the directory ``under``, which the asker may see, in the scopes that these are (a JSON array). ``saw``: may
+    the asker be told of what was in a scope, at a path?"""
     bound = {"under": under, "scopes": scopes, "now": now}
 
     def waiting(*queues: str) -> str:
@@ -71,12 +77,15 @@ def counts(db: apsw.Connection, under: int, scopes: str, now: int) -> Counts:
     figures = (
         *(f"count(*) filter (where node.kind = {int(kind)})" for kind in (Kind.FILE, Kind.DIRECTORY, Kind.SYMLINK)),
         "sum(node.size)",
-        f"sum({_VERSIONS.format(_VEIL if _any(db, 'veil') else '')})",
+        f"sum({_VERSIONS})",
         waiting("lexical_queue"),
         waiting("lexical_queue", "semantic_queue"),
     )
     [row] = db.execute(f"{_DIRECTORIES} select {', '.join(figures)} {_ENTRIES}", bound)
     files, directories, symlinks, size, versions, lexical, semantic = (figure or 0 for figure in row)
+    if _any(db, "veil"):
+        oldest = {document: before for document, before, *was in db.execute(_VEILS, bound) if not saw(*was)}
+        versions -= db.execute(_VEILED, (json.dumps(oldest),)).get
     links = db.execute(_LINKS, bound).get if _any(db, "link") else 0
     tags = tag_counts(db, under, scopes, now)
     return Counts(files, directories, symlinks, size, versions, tuple(tags), links, lexical, semantic)

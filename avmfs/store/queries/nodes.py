@@ -8,6 +8,9 @@ too, so that a passed ttl hides a node from all routes at once.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -28,6 +31,7 @@ from avmfs.store.queries.part import PartOf
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
 from avmfs.store.queries.quarantine import QuarantineReader
+from avmfs.store.queries.standing import Standing
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
@@ -93,6 +97,10 @@ class Reader:
         self.now = now
         self._places: dict[int | None, tuple[bytes, ...]] = {ROOT: ()}
         api_keys.require_valid(db, who, now)
+
+    @cached_property
+    def standing(self) -> Standing:
+        return Standing(self._db, self.who, self.visible)
 
     def moment(self, when: Moment | int | str) -> Moment:
         """The instant that a time in ns, a snapshot's name or ``Moment(seq, 0)`` means. Raises NotFound for what is not
@@ -183,14 +191,14 @@ class Reader:
         rows = self._db.execute(
             "select document, number, at, author, size, seq, route from version where document = ? and number >= ?"
             " order by number desc",
-            (document, version_visibility.oldest_seen(self._db, document, self.visible.json)),
+            (document, version_visibility.oldest_seen(self._db, document, self.standing.saw)),
         )
         return [Version(*row) for row in rows]
 
     def version_bytes(self, document: int, number: int) -> bytes:
         self.who.require("read")
         self._require_document(document)
-        oldest = version_visibility.oldest_seen(self._db, document, self.visible.json)
+        oldest = version_visibility.oldest_seen(self._db, document, self.standing.saw)
         there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
         data = kept_versions.whole(self._db, document, number) if there and number >= oldest else None
         if data is None:
@@ -311,22 +319,26 @@ class Reader:
     def changes(
         self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
     ) -> list[Change]:
-        prefix = b"" if under == ROOT else self.path(under)
+        within = (b"" if under == ROOT else self.path(under)) + b"/"
         # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
-        rows = self._all(
-            "select seq, at, op, agent, node, document, version, path, other from log"
+        rows = self._db.execute(
+            "select scope, seq, at, op, agent, node, document, version, path, other from log"
             f" where seq > :after and at >= :since and op not in {_UNLISTED}"
             " and +scope in (select value from json_each(:scopes))"
-            " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
-            f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
-            after=after_seq,
-            since=since,
-            limit=limit,
-            prefix=prefix + b"/",
-            length=len(prefix) + 1,
-            scopes=self.within(under),
+            " and (substr(path, 1, :length) = :within or substr(other, 1, :length) = :within)"
+            f" order by seq {'desc' if newest_first else 'asc'}",
+            {"after": after_seq, "since": since, "within": within, "length": len(within), "scopes": self.within(under)},
         )
-        return [Change(*row) for row in rows]
+        seen = (self._seen_today(Change(*row), within) for scope, *row in rows if self.standing.holds(scope))
+        return [*islice((change for change in seen if change is not None), limit)]
+
+    def _seen_today(self, change: Change, within: bytes) -> Change | None:
+        """As the rules of today show it: where they show one end of a renaming alone, a name came, or went."""
+        here, was = self.standing.reads(change.path), change.other
+        if was is None or self.standing.reads(was) == here:
+            return change if here else None
+        change = replace(change, op="create" if here else "remove", path=change.path if here else was, other=None)
+        return change if change.path.startswith(within) else None
 
     def listing(
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
@@ -374,7 +386,7 @@ class Reader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        return counting.counts(self._db, under, self.within(under), self.now)
+        return counting.counts(self._db, under, self.within(under), self.now, self.standing.saw)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)

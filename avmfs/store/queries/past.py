@@ -9,13 +9,12 @@ in. Called by ``Store.reading_at``.
 from __future__ import annotations
 
 import json
-from functools import cached_property
 from typing import Any, Final
 
 import apsw
 
 from avmfs import calls, paths
-from avmfs.access import Access, Area, Policy, Principal
+from avmfs.access import Principal
 from avmfs.errors import Invalid, NotFound, ReadOnly
 from avmfs.node import Document, Entry, Kind, Link, Mark, Moment, Node, Version
 from avmfs.store.queries.counts import Counts
@@ -24,7 +23,6 @@ from avmfs.store.rows import content, kept_versions, preview, version_visibility
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.rows.parts import Parts
 from avmfs.store.rows.scopes import Visible
-from avmfs.store.rows.stored_policy import policy_in_force
 from avmfs.store.schema.tables import ASIDE, ROOT
 
 _NOW: Final = f"select {NODE_JOINED}, coalesce(head, 0) from node left join document on document.id = node.document"
@@ -161,7 +159,7 @@ class PastReader(Reader):
     def _showed(self, was: Any) -> bool:
         """Rights are those of now, and no veil is lifted: a node has to be visible by the class that it was in, by the
         rules of today for the place where it was, and where it is now, or was last."""
-        if was[11] not in self.visible:
+        if not self.standing.holds(was[11]):
             return False
         if self.who.operator:
             return True
@@ -176,7 +174,7 @@ class PastReader(Reader):
             place = (*self._parts(was[1]), bytes(was[2]))
         except NotFound:
             return False
-        return self._policy.scope(place, None, self._areas).access(self.who) >= Access.READ
+        return self.standing.reads(paths.join(place))
 
     def _last_scope(self, document: int) -> int | None:
         live = self._db.execute(
@@ -185,17 +183,6 @@ class PastReader(Reader):
         if live is None and (ended := self._ended(document)) is not None:
             live = ended[6]
         return None if live is None else int(live)
-
-    @cached_property
-    def _policy(self) -> Policy:
-        return policy_in_force(self._db)
-
-    @cached_property
-    def _areas(self) -> list[Area]:
-        if self.who.key is None:
-            return []
-        rows = self._db.execute("select id, path from area")
-        return [(number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows]
 
     def _parts(self, node: int) -> tuple[bytes, ...]:
         found = self.node(node)
@@ -255,7 +242,7 @@ class PastReader(Reader):
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
         heads = [held[1] for held in self._states.values() if held is not None and held[0].document == document]
-        oldest = version_visibility.oldest_seen(self._db, document, self.visible.json)
+        oldest = version_visibility.oldest_seen(self._db, document, self.standing.saw)
         rows = self._db.execute(
             "select document, number, at, author, size, seq, route from version where document = ?1"
             " and number between ?2 and ?3 union all select document, number, at, author, size, since, route"

@@ -64,6 +64,11 @@ class Visible:
             return self
         return Visible(self.who, {number: self._scopes[number] for number in self._access.keys() - self._live})
 
+    @cached_property
+    def anothers(self) -> frozenset[int]:
+        """Those of one other agent alone, which are seen by a capability."""
+        return frozenset(each for each in self.ids if self._scopes[each].owner not in (None, self.who.name))
+
     def origin(self, scope: int) -> Origin:
         return self._scopes[scope].origin
 

@@ -2,7 +2,8 @@
 
 A file that is moved out of a private space, or whose ``:shared`` is widened, is shown as it stands then. What it said
 before was written for others: those versions are, for whoever could not see the file at that time, as if no longer
-kept. Nothing is noted for a write; a change of scope costs one statement.
+kept. And for whoever may not see any more what was there: readers ask with the rights of today. Nothing is noted for a
+write; a change of scope costs one statement.
 
 Owns the table ``veil``. Called by the commands that change a node's scope, drop a document or forget its past, and by
 the readers.
@@ -11,10 +12,21 @@ the readers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import apsw
 
+# Where the document stood in that scope: where the newest version was written whose row of the log has it, `before` too
+# (one before may come from elsewhere, and was shown as the newest); or else the newest that is kept.
+PLACE: Final = """coalesce(
+  (select path from version cross join log on log.seq = version.seq
+   where version.document = veil.document and number <= before and log.scope = veil.scope
+   order by number desc limit 1),
+  (select path from log where seq = coalesce(
+    (select seq from version where version.document = veil.document and number <= before order by number desc limit 1),
+    (select since from past_version where past_version.document = veil.document and number <= before
+     order by number desc limit 1))), x'')"""
 _FORGET = (
     "delete from veil where document in (select value from json_each(?))"
     " and not exists (select 1 from document where id = veil.document)"
@@ -36,11 +48,8 @@ def forget(db: apsw.Connection, documents: Iterable[int]) -> None:
     db.execute(_FORGET, (json.dumps(list(documents)),))
 
 
-def oldest_seen(db: apsw.Connection, document: int, visible: str) -> int:
-    """The oldest version that somebody who may see these scopes (a JSON array) may read. What lies before one that is
-    hidden is hidden, too, so that a history has no holes."""
-    found = db.execute(
-        "select max(before) from veil where document = ? and scope not in (select value from json_each(?))",
-        (document, visible),
-    ).get
-    return int(found or 0)
+def oldest_seen(db: apsw.Connection, document: int, saw: Callable[[int, bytes], bool]) -> int:
+    """The oldest version that somebody may read who may be told of what was in a scope, at a path. What lies before one
+    that is hidden is hidden, too, so that a history has no holes."""
+    rows = db.execute(f"select before, scope, {PLACE} from veil where document = ? order by before desc", (document,))
+    return next((before for before, scope, path in rows if not saw(scope, bytes(path))), 0)
