@@ -215,6 +215,25 @@ def test_fallocate_reaches_keeps_punches_and_zeroes_as_on_a_local_disk(place: Pl
         assert _fallocate(file.fileno(), COLLAPSE, 0, 4096) == errno.EOPNOTSUPP
 
 
+@pytest.mark.parametrize("mode", ["grow", 0, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE | KEEP_SIZE, ZERO_RANGE])
+def test_what_another_mount_appends_stays_when_a_file_is_made_longer_or_zeroed_to_its_end(
+    place: Place, mode: int | str
+) -> None:
+    added = b"from bob" * 40
+    descriptor = os.open(place.alice / "f", os.O_RDWR | os.O_CREAT)
+    os.write(descriptor, b"x" * 100)
+    os.fsync(descriptor)
+    if isinstance(mode, str):
+        os.ftruncate(descriptor, 200)
+    else:
+        assert _fallocate(descriptor, mode, 50, 150) == 0
+    with open(place.bob / "f", "ab") as file:
+        file.write(added)
+    os.close(descriptor)
+    kept = bytes(50) if mode in (PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE | KEEP_SIZE, ZERO_RANGE) else b"x" * 50
+    assert (place.bob / "f").read_bytes() == b"x" * 50 + kept + added
+
+
 @linux_only("mfusepy has no lseek")
 def test_holes_of_a_large_file_are_found(place: Place) -> None:
     block = 64 * 1024

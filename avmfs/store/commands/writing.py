@@ -255,11 +255,13 @@ def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> Non
 
 def _edit(item: list[Any]) -> Edit:
     if len(item) in (2, 3) and is_stored_integer(item[1]) and item[1] >= 0:
-        if item[0] == "t" and len(item) == 2:
-            return ("t", item[1])
+        if item[0] in ("t", "g") and len(item) == 2:
+            return (item[0], item[1])
+        if item[0] == "z" and len(item) == 3 and is_stored_integer(item[2]) and item[2] >= item[1]:
+            return ("z", item[1], item[2])
         if item[0] == "w" and len(item) == 3 and type(item[2]) is bytes:
             return ("w", item[1], item[2])
-    raise Invalid("an edit is ['w', offset, bytes] or ['t', size]")
+    raise Invalid("an edit is ['w', offset, bytes], ['t', size], ['g', size] or ['z', offset, end]")
 
 
 def descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
