@@ -124,6 +124,14 @@ class LockTable:
             make=wanted != fcntl.LOCK_UN,
         )
 
+    def held(self, node: int, owner: int, what: str) -> bool:
+        """Return whether ``forget`` would end a lock."""
+        return (what, node, owner) in self._owned
+
+    def held_through(self, handle: int) -> bool:
+        """Return whether ``closed`` would end a lock."""
+        return handle in self._through
+
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
         key = (what, node, owner)

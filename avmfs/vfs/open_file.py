@@ -85,6 +85,7 @@ class OpenFile:
     who was killed while it committed them; nothing may be added to them before that is done."""
 
     __slots__ = (
+        "_below",
         "_committed",
         "dirtied",
         "edits",
@@ -92,6 +93,7 @@ class OpenFile:
         "keep",
         "lock",
         "memory",
+        "moved",
         "node",
         "pending",
         "unfinished",
@@ -118,6 +120,8 @@ class OpenFile:
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
+        self.moved = 0  # when another mount was found to have changed the file below these edits
+        self._below = 0  # the store's ctime of the file when it was looked at last
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
         self.writers: set[FileHandle] = set()
@@ -134,7 +138,12 @@ class OpenFile:
         written, edits = self.written, self.edits
         if not written:
             return node
-        return _with(node, size=content.size_after(node.size, edits), mtime=written, ctime=written)
+        at = max(written, self.moved)
+        # The kernel keeps the bytes that it has for as long as time and size are the same.
+        if self._below and node.ctime not in (self._below, at):
+            self.moved = at = self.memory.now()
+        self._below = node.ctime
+        return _with(node, size=content.size_after(node.size, edits), mtime=at, ctime=at)
 
     def read(self, offset: int, length: int) -> bytes:
         if not self.edits:
@@ -219,7 +228,9 @@ class OpenFile:
             if self.edits:
                 edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 with self.memory.store.once(COMMIT, self.node):
-                    self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
+                    self.memory.submit(
+                        "commit", node=self.node, handle=handle, edits=edits, mtime=max(self.written, self.moved)
+                    )
                     if self.keep is not None:
                         self.keep.committed(self.node)
                 self.unsynced = False
@@ -252,6 +263,7 @@ class OpenFile:
 
     def _clean(self) -> None:
         self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+        self.moved = self._below = 0
         self.dirtied.clear()
 
     def sync(self) -> None:
@@ -368,6 +380,14 @@ class FileHandle:
         self._tell(asker)
         if not durable:
             self.file.sync()
+
+    def publish(self) -> None:
+        """A lock is about to go: whoever gets it next is to find what was written under it, through whichever handle.
+        What cannot be committed is given up, and the next flush says so."""
+        if self.file.edits:
+            self.id = self.id or self._files.number()  # of one that only reads
+            with suppress(AvmError):  # as ``refused``
+                self.file.settle(self)
 
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""

@@ -185,6 +185,46 @@ def test_a_directory_stream_can_be_rewound_and_sought(place: Place) -> None:
         _LIBC.closedir(stream)
 
 
+@pytest.mark.parametrize("first", ["alice", "bob"])
+def test_who_has_uncommitted_bytes_reads_what_another_mount_commits_beside_them(place: Place, first: str) -> None:
+    """``first``: who writes first; bob always commits after alice has written and read."""
+    (place.alice / "f").write_bytes(b"0" * 16384)
+    here, there = os.open(place.alice / "f", os.O_RDWR), os.open(place.bob / "f", os.O_RDWR)
+    try:
+        for number in range(5):
+            mine, other = b"alice%d" % number, b"bob%d" % number
+            if first == "alice":
+                os.pwrite(here, mine, 0)
+            else:
+                os.pwrite(there, other, 8192)
+                os.pwrite(here, mine, 0)
+            assert other not in os.pread(here, 16384, 0)
+            if first == "alice":
+                os.pwrite(there, other, 8192)
+            os.fsync(there)
+            seen = os.fstat(here)
+            assert os.pread(here, len(other), 8192) == other and os.pread(here, len(mine), 0) == mine
+            assert os.fstat(here).st_mtime_ns == seen.st_mtime_ns
+            os.fsync(here)
+            assert os.pread(here, len(other), 8192) == other and os.pread(there, len(mine), 0) == mine
+    finally:
+        os.close(here)
+        os.close(there)
+
+
+def test_times_do_not_go_back_when_what_was_written_earlier_is_committed_later(place: Place) -> None:
+    (place.alice / "f").write_bytes(b"0123456789")
+    for change in (lambda path: path.write_bytes(b"BBBBBBBBBB"), lambda path: path.chmod(0o600)):
+        with open(place.alice / "f", "r+b", buffering=0) as file:
+            file.write(b"A")
+            change(place.bob / "f")
+            before = (place.bob / "f").stat()
+        after = (place.bob / "f").stat()
+        assert (place.bob / "f").read_bytes().startswith(b"AB")
+        assert after.st_mtime_ns >= before.st_mtime_ns and after.st_ctime_ns > before.st_ctime_ns
+        (place.alice / "f").write_bytes(b"BBBBBBBBBB")
+
+
 # Holes ----------------------------------------------------------------------------------------------------------
 
 
