@@ -75,6 +75,7 @@ class LinuxMount:
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
         tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
+        self._session.has_open = tree.opened.has
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
         self.handles = Handles(continuity)

@@ -87,6 +87,9 @@ class OpenFiles:
         if lost:
             self.gave_up(file.node)
 
+    def has(self, node: int) -> bool:
+        return node in self._files
+
     def nodes(self) -> set[int]:
         with self._mutex:
             return set(self._files)
