@@ -314,9 +314,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
             self.locks.forget(node, owner, "range")
             return 0
-        self.locks.set_range(
-            node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW, pid=asked.l_pid
-        )
+        wait, alone = command == fcntl.F_SETLKW, self.tree.is_shared_memory(node)
+        span = (asked.l_start, asked.l_len)
+        self.locks.set_range(node, owner, asked.l_type, *span, wait=wait, pid=asked.l_pid, alone=alone)
         return 0
 
     def flock(self, path: bytes | None, info: Any, operation: int) -> int:

@@ -427,6 +427,14 @@ class Tree:
             raise PastEnd()
         return found
 
+    def is_shared_memory(self, node: int) -> bool:
+        """Return whether those who lock a file talk through its mapped pages, which are another copy on each mount:
+        SQLite's index of a write-ahead log."""
+        try:
+            return self.peek(node).name.endswith(b"-shm")
+        except Stale:
+            return False
+
     def require_writable(self) -> None:
         """Raises ReadOnly on a mount that only reads."""
         if self._read_only:
