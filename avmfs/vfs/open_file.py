@@ -95,7 +95,9 @@ class OpenFile:
         "memory",
         "moved",
         "node",
+        "opened",
         "pending",
+        "removed",
         "unfinished",
         "unsynced",
         "writers",
@@ -124,6 +126,8 @@ class OpenFile:
         self._below = 0  # the store's ctime of the file when it was looked at last
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
+        self.opened = memory.now()
+        self.removed: tuple[int | None, bool] = (0, False)  # a directory, and whether it came there by being removed
         self.writers: set[FileHandle] = set()
         self.dirtied: set[FileHandle] = set()  # those with a hand in what is not committed
 

@@ -90,6 +90,17 @@ class OpenFiles:
     def has(self, node: int) -> bool:
         return node in self._files
 
+    def removed(self, node: Node) -> bool:
+        """Return whether a file was open here when it was removed, to the trash: for those who have it open it has no
+        name any more, as elsewhere. A program that locks a file looks whether that is so."""
+        file = self._files.get(node.id)
+        if file is None or node.ctime < file.opened:
+            return False
+        if file.removed[0] != node.parent:
+            with self._memory.reading() as reader:
+                file.removed = (node.parent, reader.in_trash_since(node.id, file.opened))
+        return file.removed[1]
+
     def nodes(self) -> set[int]:
         with self._mutex:
             return set(self._files)
