@@ -37,7 +37,8 @@ class OpenFiles:
         self.aside: Callable[[], None] = lambda: None
         """Called in a thread that has to wait for another one's commit, before it does."""
         self.gave_up: Callable[[int], None] = lambda node: None
-        """Called with a node whose edits could not be committed and are no more: what was told of it is not so."""
+        """Called with a node whose edits could not be committed and are no more, or whose bytes may be others though
+        its size and time are as they were: what was told of it is not so."""
         self.asker: Callable[[], int] = lambda: 0
         """See ``Files``."""
 

@@ -212,6 +212,21 @@ def test_who_has_uncommitted_bytes_reads_what_another_mount_commits_beside_them(
         os.close(there)
 
 
+def test_an_open_file_is_read_anew_though_its_time_was_set_back(place: Place) -> None:
+    """As by `rsync --inplace -t`: the kernel compares size and mtime."""
+    path, at = place.alice / "f", (10**18, 10**18)
+    path.write_bytes(b"0" * 8192)
+    os.utime(path, ns=at)
+    with open(place.bob / "f", "rb", buffering=0) as file:
+        for number in range(1, 4):
+            assert os.pread(file.fileno(), 8192, 0) == b"%d" % (number - 1) * 8192
+            with open(path, "r+b", buffering=0) as changed:
+                changed.write(b"%d" % number * 8192)
+                os.utime(changed.fileno(), ns=at)
+            assert os.fstat(file.fileno()).st_mtime_ns == 10**18
+            assert os.pread(file.fileno(), 8192, 0) == b"%d" % number * 8192
+
+
 def test_times_do_not_go_back_when_what_was_written_earlier_is_committed_later(place: Place) -> None:
     (place.alice / "f").write_bytes(b"0123456789")
     for change in (lambda path: path.write_bytes(b"BBBBBBBBBB"), lambda path: path.chmod(0o600)):
