@@ -171,7 +171,7 @@ class FileOps:
         else:
             request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
         handle = self._tree.open(found, flags)
-        if request.answered:  # interrupted meanwhile: nobody will release it
+        if not self._session.keeps(request):  # interrupted meanwhile: nobody will release it
             handle.release()
             return b""
         return self._kept(handle, request)

@@ -438,9 +438,18 @@ class Session:
         """The client gave up. A waiting open is answered at once; what it renders is thrown away."""
         request = self._pending.get(unique)
         if request is not None:
-            if request.abandonable:
-                self._reply(request, errno.EINTR)
+            with self._mutex:
+                given_up = request.abandonable and not request.answered
+                request.answered = request.answered or given_up
+            if given_up:
+                self.send(p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.EINTR, unique))
             request.give_up()
+
+    def keeps(self, request: Request) -> bool:
+        """Return whether nobody has answered a request, which nobody but its handler does from now on."""
+        with self._mutex:
+            request.abandonable = request.answered
+            return not request.answered
 
     def interrupted(self) -> bool:
         request: calls.Call | None = getattr(calls.working, "call", None)
