@@ -122,6 +122,8 @@ class FileOps:
         if type(handle) is not FileHandle:
             return None
         self._pages.heard(node, fh)
+        if handle.file.edits and self._locks.held(handle.file.node, owner, "range"):
+            handle.publish()
         if handle.pending:
             try:
                 if handle.file.edits:  # whose commit is work of its own
@@ -139,6 +141,8 @@ class FileOps:
         fh, _, flags, _ = p.RELEASE_IN.unpack_from(view, _BODY)
         handle = self._handles.find(fh)
         if type(handle) is not FileHandle or handle.pending or flags & p.RELEASE_FLOCK_UNLOCK:
+            return None
+        if handle.file.edits and self._locks.held_through(fh):
             return None
         self._pages.heard(node, fh)
         handle.release()
@@ -167,7 +171,7 @@ class FileOps:
         else:
             request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
         handle = self._tree.open(found, flags)
-        if request.answered:  # interrupted meanwhile: nobody will release it
+        if not self._session.keeps(request):  # interrupted meanwhile: nobody will release it
             handle.release()
             return b""
         return self._kept(handle, request)
@@ -238,9 +242,11 @@ class FileOps:
     def _flush(self, request: Request) -> bytes:
         fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
         handle = self._handles[fh]
-        if not self._session.may_block() and handle.pending:
+        if not self._session.may_block() and (handle.pending or isinstance(handle, FileHandle)):
             raise Later
         try:
+            if isinstance(handle, FileHandle) and self._locks.held(handle.file.node, owner, "range"):
+                handle.publish()
             handle.flush()
         finally:
             if isinstance(handle, FileHandle):
@@ -258,11 +264,14 @@ class FileOps:
         if request.resent and self._handles.find(fh) is None:
             return b""  # a predecessor had released it
         handle = self._handles[fh]
-        if not self._session.may_block() and handle.pending:
+        if not self._session.may_block() and (handle.pending or isinstance(handle, FileHandle)):
             raise Later
-        if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
-            self._locks.forget(handle.file.node, owner, "whole")
+        flock = flags & p.RELEASE_FLOCK_UNLOCK
+        if isinstance(handle, FileHandle) and (flock or self._locks.held_through(fh)):
+            handle.publish()
         handle.release()
+        if isinstance(handle, FileHandle) and flock:
+            self._locks.forget(handle.file.node, owner, "whole")
         self._locks.closed(fh)
         self._handles.drop(fh)
         return b""

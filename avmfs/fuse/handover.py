@@ -23,7 +23,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
-from typing import Protocol
+from typing import Final, Protocol
 
 from avmfs import handover as memory_kept
 from avmfs import wire
@@ -49,7 +49,9 @@ _REFUSED = 16  # the errno of what was given up begins at this bit
 _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
 _ROW_BITS = 20
 _EDIT = struct.Struct("=BQQ")  # what, offset or size or errno, time
-_CUT, _WRITE, _GIVEN_UP = 0, 1, 2  # what; the last voids those before
+_CUT, _WRITE, _GIVEN_UP, _GROW, _ZERO = range(5)  # what; the third voids those before
+_KINDS: Final = {"t": _CUT, "w": _WRITE, "g": _GROW, "z": _ZERO}
+_END = struct.Struct("=Q")  # of zeros
 _MARK = struct.Struct("=Q")  # offset of a directory's reader, and the name before it
 
 
@@ -120,9 +122,8 @@ class Handover:
     # Uncommitted edits: vfs.files.Keep -----------------------------------------------------------------------
 
     def edited(self, node: int, edit: Edit, at: int) -> bool:
-        data = edit[2] if edit[0] == "w" else b""
-        what = _WRITE if edit[0] == "w" else _CUT
-        return self._log.add(_edits_key(node), _EDIT.pack(what, edit[1], at), data) > memory_kept.CROWDED
+        data = edit[2] if edit[0] == "w" else _END.pack(edit[2]) if edit[0] == "z" else b""
+        return self._log.add(_edits_key(node), _EDIT.pack(_KINDS[edit[0]], edit[1], at), data) > memory_kept.CROWDED
 
     def committed(self, node: int) -> None:
         self._log.drop(_edits_key(node))
@@ -292,7 +293,7 @@ class Handover:
             if what == _GIVEN_UP:
                 file.give_up(from_wire(at, "", None))
                 return
-            file.restore(("w", at, record[_EDIT.size :]) if what == _WRITE else ("t", at), time)
+            file.restore(_edit(what, at, record[_EDIT.size :]), time)
         file.unfinished = self._tree.memory.store.left(COMMIT, node)
 
     # Nodes -----------------------------------------------------------------------------------------------------
@@ -329,6 +330,14 @@ def _state(handle: FileHandle) -> int:
     """Column 0 of an open file's row."""
     how = (handle.readable and _READABLE) | (handle.writable and _WRITABLE) | (handle.appends and _APPENDS)
     return _FILE | how | (0 if handle.refused is None else handle.refused.code << _REFUSED)
+
+
+def _edit(what: int, at: int, data: bytes) -> Edit:
+    if what == _WRITE:
+        return ("w", at, data)
+    if what == _ZERO:
+        return ("z", at, *_END.unpack(data))
+    return ("g" if what == _GROW else "t", at)
 
 
 def _edits_key(node: int) -> bytes:

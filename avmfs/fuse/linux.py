@@ -75,6 +75,7 @@ class LinuxMount:
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
         tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
+        self._session.has_open = tree.opened.has
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
         self.handles = Handles(continuity)
@@ -82,7 +83,7 @@ class LinuxMount:
         NamespaceOps(self._session, tree, self._numbers, self._replies, self.handles, pages)
         FileOps(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
         DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
-        LockOps(self._session, self.handles, self._locks)
+        LockOps(self._session, tree, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
         if tree.fresh is not None:

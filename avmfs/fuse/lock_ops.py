@@ -12,6 +12,7 @@ from avmfs.fuse.handles import Handles
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Request, Session
 from avmfs.vfs.locks import LockTable
+from avmfs.vfs.tree import Tree
 
 _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 
@@ -19,8 +20,8 @@ _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 class LockOps:
     """See the module."""
 
-    def __init__(self, session: Session, handles: Handles, locks: LockTable) -> None:
-        self._handles, self._locks = handles, locks
+    def __init__(self, session: Session, tree: Tree, handles: Handles, locks: LockTable) -> None:
+        self._tree, self._handles, self._locks = tree, handles, locks
         session.serves({Op.GETLK: self._getlk})
         session.serves({Op.SETLK: self._setlk, Op.SETLKW: self._setlk}, blocking=True)
 
@@ -35,12 +36,16 @@ class LockOps:
 
     def _setlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, pid, flags, _ = p.LK_IN.unpack_from(request.body)
-        node, wait = self._handles.file(fh).file.node, request.op == Op.SETLKW
+        handle, wait = self._handles.file(fh), request.op == Op.SETLKW
+        node = handle.file.node
+        if kind != fcntl.F_WRLCK and self._locks.held(node, owner, "whole" if flags & p.LK_FLOCK else "range"):
+            handle.publish()  # it may be a write lock that ends with this
         if flags & p.LK_FLOCK:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
             self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))
         else:
-            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait, through=fh, pid=pid)
+            span, alone = (start, _length(start, end)), self._tree.is_shared_memory(node)
+            self._locks.set_range(node, owner, kind, *span, wait=wait, through=fh, pid=pid, alone=alone)
         return b""
 
 

@@ -265,8 +265,10 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     def release(self, path: bytes | None, info: Any) -> int:
         _, handle = self._handles.pop(info.contents.fh)
         if self.locks is not None and isinstance(handle, FileHandle):
-            self.locks.forget(handle.file.node, info.contents.lock_owner, "whole")
+            self._publish(self.locks, handle, info.contents.lock_owner, "whole")
         handle.release()
+        if self.locks is not None and isinstance(handle, FileHandle):
+            self.locks.forget(handle.file.node, info.contents.lock_owner, "whole")
         return 0
 
     def fallocate(self, path: bytes | None, mode: int, offset: int, length: int, info: Any) -> int:
@@ -307,20 +309,28 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
                 asked.l_type, asked.l_start, asked.l_len, asked.l_pid = found
                 asked.l_whence = os.SEEK_SET
             return 0
+        if asked.l_type != fcntl.F_WRLCK:
+            self._publish(self.locks, handle, owner, "range")
         if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
             self.locks.forget(node, owner, "range")
             return 0
-        self.locks.set_range(
-            node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW, pid=asked.l_pid
-        )
+        wait, alone = command == fcntl.F_SETLKW, self.tree.is_shared_memory(node)
+        span = (asked.l_start, asked.l_len)
+        self.locks.set_range(node, owner, asked.l_type, *span, wait=wait, pid=asked.l_pid, alone=alone)
         return 0
 
     def flock(self, path: bytes | None, info: Any, operation: int) -> int:
         handle = self._opened(info)
         if self.locks is None or not isinstance(handle, FileHandle):
             return -errno.ENOLCK
+        if not operation & fcntl.LOCK_EX:
+            self._publish(self.locks, handle, info.contents.lock_owner, "whole")
         self.locks.set_whole(handle.file.node, info.contents.lock_owner, operation)
         return 0
+
+    def _publish(self, locks: LockTable, handle: FileHandle, owner: int, what: str) -> None:
+        if locks.held(handle.file.node, owner, what):
+            handle.publish()
 
     # Inside --------------------------------------------------------------------------------------------
 

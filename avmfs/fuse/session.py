@@ -110,6 +110,8 @@ class Session:
         self._once = once
         self._settled = settled
         self._admitted = admitted
+        self.has_open: Callable[[int], bool] = lambda node: False
+        """Has anybody a node of the store open here? Its attributes are then for who was handed the descriptor."""
         self._resent: set[int] | None = None  # while requests are sent again: those that were read
         self._fd = descriptor
         self._handlers: dict[int, Handler] = {}
@@ -246,7 +248,7 @@ class Session:
             (tally.get(op) or self._counted(op)).add()
             if self._resent is not None and op not in _WITHOUT_REPLY:
                 self._count_resent(unique, self._resent)
-            if admitted is not None and uid not in admitted and op in FENCED:
+            if admitted is not None and uid not in admitted and op in FENCED and not self._by_handle(op, node):
                 self.send(p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.EACCES, unique))
                 continue
             answer = quick.get(op) if unique < p.RESENT or op not in self._handlers else None
@@ -276,6 +278,11 @@ class Session:
             if self._leader != me:
                 return True
             self._attends = False
+
+    def _by_handle(self, op: int, node: int) -> bool:
+        """Return whether this is fstat(2), which read(2) does as well: the kernel does not say by which handle. Of a
+        virtual node it keeps no name, so that whoever asks has it open."""
+        return op == Op.GETATTR and (node & VIRTUAL != 0 or self.has_open(node))
 
     def _counted(self, op: int) -> metrics.Counter:
         """Where requests of this kind are counted."""
@@ -431,9 +438,18 @@ class Session:
         """The client gave up. A waiting open is answered at once; what it renders is thrown away."""
         request = self._pending.get(unique)
         if request is not None:
-            if request.abandonable:
-                self._reply(request, errno.EINTR)
+            with self._mutex:
+                given_up = request.abandonable and not request.answered
+                request.answered = request.answered or given_up
+            if given_up:
+                self.send(p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.EINTR, unique))
             request.give_up()
+
+    def keeps(self, request: Request) -> bool:
+        """Return whether nobody has answered a request, which nobody but its handler does from now on."""
+        with self._mutex:
+            request.abandonable = request.answered
+            return not request.answered
 
     def interrupted(self) -> bool:
         request: calls.Call | None = getattr(calls.working, "call", None)

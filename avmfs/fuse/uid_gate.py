@@ -7,7 +7,8 @@ Why it takes both: such a mount is mounted with ``allow_other``, else the kernel
 in. The kernel then answers from its cache without asking, by the modes alone (``default_permissions``), so the mount's
 root shows mode 0700 (``Attributer``) and other users stop there. Root passes every mode: what it may not have is
 refused here, where each request says whose process asks. Requests on what is open already are let through, since an
-open descriptor may be handed on: to ``sudo tee``, to a child under another user.
+open descriptor may be handed on: to ``sudo tee``, to a child under another user. GETATTR is one of them where the node
+is open, since read(2) and fstat(2) bring it.
 """
 
 from __future__ import annotations

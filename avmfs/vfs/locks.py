@@ -40,7 +40,7 @@ class Holder(Protocol):
     def drop(self, name: str) -> None: ...
 
 
-_Key = tuple[str, int, int]  # kind, node, owner
+_Key = tuple[str, int, int]  # kind, node, owner: "range" (fcntl), "whole" (flock), "alone" (this mount, owner 0)
 
 
 class _Owned(NamedTuple):
@@ -79,15 +79,33 @@ class LockTable:
             self._own((what, node, owner), _Owned(descriptor, name, through, pid))
 
     def set_range(
-        self, node: int, owner: int, kind: int, start: int, length: int, *, wait: bool, through: int = 0, pid: int = 0
+        self,
+        node: int,
+        owner: int,
+        kind: int,
+        start: int,
+        length: int,
+        *,
+        wait: bool,
+        through: int = 0,
+        pid: int = 0,
+        alone: bool = False,
     ) -> None:
         """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file;
-        ``through`` is the number of the handle. Raises Busy (EAGAIN) on a conflict, Interrupted when a waiter gave up,
-        WouldDeadlock for one that waits for a process of this mount that waits for it."""
+        ``through`` is the number of the handle; ``alone``: another mount's lock is in the way, even if both are
+        shared, until all who have some there have closed the file. Raises Busy (EAGAIN) on a conflict, Interrupted when
+        a waiter gave up, WouldDeadlock for one that waits for a process of this mount that waits for it."""
         request = _request(kind, start, length)
+        alone = alone and kind != fcntl.F_UNLCK
+
+        def attempt(descriptor: int) -> None:
+            if alone and (mounts := self._descriptor(("alone", node, 0), 0, 0, make=True)) is not None:
+                fcntl.flock(mounts, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+
         self._until_granted(
             ("range", node, owner),
-            lambda descriptor: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request),
+            attempt,
             wait,
             through,
             pid,
@@ -124,23 +142,36 @@ class LockTable:
             make=wanted != fcntl.LOCK_UN,
         )
 
+    def held(self, node: int, owner: int, what: str) -> bool:
+        """Return whether ``forget`` would end a lock."""
+        return (what, node, owner) in self._owned
+
+    def held_through(self, handle: int) -> bool:
+        """Return whether ``closed`` would end a lock."""
+        return handle in self._through
+
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
-        key = (what, node, owner)
         with self._mutex:  # to the end: the next one of this owner has the same name at the holder
-            owned = self._owned.pop(key, None)
-            if owned is None:
-                return
-            self._through.get(owned.through, set()).discard(key)
-            if self._holder is not None:
-                # Its copy lives for a moment longer, and with it what is locked.
-                if what == "range":
-                    request = _request(fcntl.F_UNLCK, 0, 0)
-                    fcntl.fcntl(owned.descriptor, fcntl.F_OFD_SETLK, request)
-                else:
-                    fcntl.flock(owned.descriptor, fcntl.LOCK_UN)
-                self._holder.drop(owned.name)
-            os.close(owned.descriptor)
+            self._end((what, node, owner))
+            alone = ("alone", node, 0)
+            if alone in self._owned and not any(key[:2] == ("range", node) for key in self._owned):
+                self._end(alone)
+
+    def _end(self, key: _Key) -> None:
+        owned = self._owned.pop(key, None)
+        if owned is None:
+            return
+        self._through.get(owned.through, set()).discard(key)
+        if self._holder is not None:
+            # Its copy lives for a moment longer, and with it what is locked.
+            if key[0] == "range":
+                request = _request(fcntl.F_UNLCK, 0, 0)
+                fcntl.fcntl(owned.descriptor, fcntl.F_OFD_SETLK, request)
+            else:
+                fcntl.flock(owned.descriptor, fcntl.LOCK_UN)
+            self._holder.drop(owned.name)
+        os.close(owned.descriptor)
 
     def closed(self, handle: int) -> None:
         """The last descriptor of a handle is closed, and the locks of its open file description (F_OFD_SETLK) end.
@@ -263,7 +294,7 @@ class LockTable:
         try:
             descriptor = self._lock_file(what, node)
             for held in held_by(owned.descriptor):
-                if what == "whole":
+                if what != "range":
                     shared = held.kind == fcntl.F_RDLCK
                     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 else:

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
 SPILL_EDITS = 1000  # so does a long list of small ones, which every read and stat has to go through
 _PIECE = 4 * 1024 * 1024
-_ZEROS = 64 * 1024 * 1024  # written out where a hole is punched into the middle of a file
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
 
 
@@ -86,6 +85,7 @@ class OpenFile:
     who was killed while it committed them; nothing may be added to them before that is done."""
 
     __slots__ = (
+        "_below",
         "_committed",
         "dirtied",
         "edits",
@@ -93,8 +93,11 @@ class OpenFile:
         "keep",
         "lock",
         "memory",
+        "moved",
         "node",
+        "opened",
         "pending",
+        "removed",
         "unfinished",
         "unsynced",
         "writers",
@@ -119,8 +122,12 @@ class OpenFile:
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
+        self.moved = 0  # when another mount was found to have changed the file below these edits
+        self._below = 0  # the store's ctime of the file when it was looked at last
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
+        self.opened = memory.now()
+        self.removed: tuple[int | None, bool] = (0, False)  # a directory, and whether it came there by being removed
         self.writers: set[FileHandle] = set()
         self.dirtied: set[FileHandle] = set()  # those with a hand in what is not committed
 
@@ -135,7 +142,12 @@ class OpenFile:
         written, edits = self.written, self.edits
         if not written:
             return node
-        return _with(node, size=content.size_after(node.size, edits), mtime=written, ctime=written)
+        at = max(written, self.moved)
+        # The kernel keeps the bytes that it has for as long as time and size are the same.
+        if self._below and node.ctime not in (self._below, at):
+            self.moved = at = self.memory.now()
+        self._below = node.ctime
+        return _with(node, size=content.size_after(node.size, edits), mtime=at, ctime=at)
 
     def read(self, offset: int, length: int) -> bytes:
         if not self.edits:
@@ -156,7 +168,7 @@ class OpenFile:
     def edit(self, edit: Edit, handle: FileHandle, *, mapped: bool = False) -> None:
         """Note a write or truncation; what has gathered is committed before, when it is much. Raises TooBig, and what
         that commit does, before anything is kept. ``mapped``: pages, which the kernel sends through any handle."""
-        size = 0 if edit[0] == "t" else len(edit[2])
+        size = len(edit[2]) if edit[0] == "w" else 0
         content.check_size(edit[1] + size)
         with self.lock:
             if self.near_spill(size):
@@ -187,7 +199,7 @@ class OpenFile:
     def _gather(self, edit: Edit) -> None:
         """A write that goes on where the last one ended joins it: bytes are copied once, not once per write."""
         last = self.edits[-1]
-        if edit[0] == "t" or last[0] == "t" or last[1] + len(last[2]) != edit[1]:
+        if edit[0] != "w" or last[0] != "w" or last[1] + len(last[2]) != edit[1]:
             self.edits.append(edit)
         elif isinstance(last[2], bytearray) and len(last[2]) < _PIECE:
             last[2].extend(edit[2])
@@ -220,7 +232,9 @@ class OpenFile:
             if self.edits:
                 edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 with self.memory.store.once(COMMIT, self.node):
-                    self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
+                    self.memory.submit(
+                        "commit", node=self.node, handle=handle, edits=edits, mtime=max(self.written, self.moved)
+                    )
                     if self.keep is not None:
                         self.keep.committed(self.node)
                 self.unsynced = False
@@ -253,6 +267,7 @@ class OpenFile:
 
     def _clean(self) -> None:
         self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+        self.moved = self._below = 0
         self.dirtied.clear()
 
     def sync(self) -> None:
@@ -320,28 +335,27 @@ class FileHandle:
 
     def _cut(self, size: int) -> None:
         self._go_on()
-        if self.file.now().size != size:
-            self.file.edit(("t", size), self)
+        now = self.file.now().size
+        if now != size:
+            self.file.edit(("t" if size < now else "g", size), self)
         else:
             self.file.touch(self)
 
     def allocate(self, mode: int, offset: int, length: int) -> None:
         """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
-        aside. Raises NotSupported for other modes, and for a large range in the middle of a file."""
+        aside. Raises NotSupported for other modes."""
         if mode not in (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
             raise NotSupported("this mode of fallocate")
         if not self.writable:
             raise BadHandle("not open for writing")
-        size = self.file.now().size
+        self._go_on()
+        size, end = self.file.now().size, offset + length
         if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < size:
-            if offset + length >= size:
-                self.truncate(offset)
-                self.truncate(size)
-            elif length > _ZEROS:
-                raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
-            else:
-                self.write_at(offset, bytes(length))
-        self._cut(size if mode & KEEP_SIZE else max(offset + length, size))  # a change, even where nothing is another
+            self.file.edit(("z", offset, min(end, size)), self)
+        if end > size and not mode & KEEP_SIZE:
+            self.file.edit(("g", end), self)
+        else:
+            self.file.touch(self)  # a change, even where nothing is another
 
     def write_at(self, offset: int, data: bytes, *, mapped: bool = False) -> None:
         """At this offset, whatever O_APPEND says."""
@@ -370,6 +384,14 @@ class FileHandle:
         self._tell(asker)
         if not durable:
             self.file.sync()
+
+    def publish(self) -> None:
+        """A lock is about to go: whoever gets it next is to find what was written under it, through whichever handle.
+        What cannot be committed is given up, and the next flush says so."""
+        if self.file.edits:
+            self.id = self.id or self._files.number()  # of one that only reads
+            with suppress(AvmError):  # as ``refused``
+                self.file.settle(self)
 
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""

@@ -37,7 +37,8 @@ class OpenFiles:
         self.aside: Callable[[], None] = lambda: None
         """Called in a thread that has to wait for another one's commit, before it does."""
         self.gave_up: Callable[[int], None] = lambda node: None
-        """Called with a node whose edits could not be committed and are no more: what was told of it is not so."""
+        """Called with a node whose edits could not be committed and are no more, or whose bytes may be others though
+        its size and time are as they were: what was told of it is not so."""
         self.asker: Callable[[], int] = lambda: 0
         """See ``Files``."""
 
@@ -86,6 +87,20 @@ class OpenFiles:
                 file.give_up(StoreFailed("nobody has it open any more"))
         if lost:
             self.gave_up(file.node)
+
+    def has(self, node: int) -> bool:
+        return node in self._files
+
+    def removed(self, node: Node) -> bool:
+        """Return whether a file was open here when it was removed, to the trash: for those who have it open it has no
+        name any more, as elsewhere. A program that locks a file looks whether that is so."""
+        file = self._files.get(node.id)
+        if file is None or node.ctime < file.opened:
+            return False
+        if file.removed[0] != node.parent:
+            with self._memory.reading() as reader:
+                file.removed = (node.parent, reader.in_trash_since(node.id, file.opened))
+        return file.removed[1]
 
     def nodes(self) -> set[int]:
         with self._mutex:

@@ -120,6 +120,38 @@ def test_a_successor_knows_whose_the_locks_are(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_file_that_is_for_one_mount_is_locked_by_another_once_all_have_closed_it(tmp_path: Path) -> None:
+    box = Box()
+    first, other = LockTable(tmp_path, lambda: False, box), LockTable(tmp_path, lambda: False)
+    for owner in (11, 12):
+        first.set_range(1, owner, READ, 0, 1, wait=False, alone=True)
+
+    def refused() -> bool:
+        try:
+            other.set_range(1, 21, READ, 5, 1, wait=False, alone=True)
+        except Busy:
+            other.set_range(1, 21, NONE, 0, 0, wait=False, alone=True)
+            return True
+        return False
+
+    assert refused()
+    first.close()
+    first = LockTable(tmp_path, lambda: False, box, {name: os.dup(it) for name, it in box.kept.items()})
+    first.set_range(1, 12, NONE, 0, 0, wait=False, alone=True)
+    first.forget(1, 11, "range")
+    assert refused(), "the second one has it open"
+    first.forget(1, 12, "range")
+    assert box.kept == {} and not refused()
+    with pytest.raises(Busy):
+        first.set_range(1, 12, READ, 0, 1, wait=False, alone=True)
+    first.forget(1, 12, "range")
+    other.forget(1, 21, "range")
+    assert box.kept == {}
+    first.set_range(1, 12, READ, 0, 1, wait=False, alone=True)
+    for each in (first, other):
+        each.close()
+
+
 def test_names_of_a_process_before_this_version_are_understood(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / f"{1:016x}.range", os.O_RDWR | os.O_CREAT)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock(WRITE, 0, 10))

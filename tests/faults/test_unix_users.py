@@ -177,6 +177,37 @@ print(json.dumps([said(os.open, sys.argv[1], os.O_RDONLY), os.read(fd, 100).deco
     assert as_root_then_bob == [errno.EACCES, SECRET]
 
 
+def test_a_descriptor_that_was_handed_on_is_of_use_after_a_change_too(machine: Machine) -> None:
+    """The kernel then asks for the attributes, at each read; of a view it always does."""
+    code = """
+import socket
+def handed(path):
+    one, other = socket.socketpair()
+    if os.fork() == 0:
+        os.setgid(41001); os.setuid(41001)
+        socket.send_fds(one, [b"x"], [os.open(path, os.O_RDONLY)])
+        os._exit(0)
+    os.wait()
+    return socket.recv_fds(other, 1, 1)[1][0]
+path = sys.argv[1]
+file, view = handed(path), handed(path + ":path")
+first = os.pread(file, 100, 0).decode()
+if os.fork() == 0:
+    os.setgid(41001); os.setuid(41001)
+    with open(path, "a") as more:
+        more.write(" and more")
+    os._exit(0)
+os.wait()
+if sys.argv[2] != "0":
+    os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+print(json.dumps([first, os.pread(file, 100, 0).decode(), os.fstat(file).st_size, os.fstat(view).st_size]))
+"""
+    at = machine.at("alice") / "private/handed.md"
+    for user in ("0", "41002"):
+        machine.python("alice", "print(Path(sys.argv[1]).write_text('first'))", at)
+        assert machine.python("root", code, at, user) == ["first", "first and more", 14, 0]
+
+
 @pytest.mark.parametrize("user", ["alice", "bob"])
 def test_of_the_daemon_s_files_nothing_is_for_others_but_the_door(machine: Machine, user: str) -> None:
     # It fails at the mounts, which are not for root either.

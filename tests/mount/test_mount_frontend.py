@@ -185,6 +185,61 @@ def test_a_directory_stream_can_be_rewound_and_sought(place: Place) -> None:
         _LIBC.closedir(stream)
 
 
+@pytest.mark.parametrize("first", ["alice", "bob"])
+def test_who_has_uncommitted_bytes_reads_what_another_mount_commits_beside_them(place: Place, first: str) -> None:
+    """``first``: who writes first; bob always commits after alice has written and read."""
+    (place.alice / "f").write_bytes(b"0" * 16384)
+    here, there = os.open(place.alice / "f", os.O_RDWR), os.open(place.bob / "f", os.O_RDWR)
+    try:
+        for number in range(5):
+            mine, other = b"alice%d" % number, b"bob%d" % number
+            if first == "alice":
+                os.pwrite(here, mine, 0)
+            else:
+                os.pwrite(there, other, 8192)
+                os.pwrite(here, mine, 0)
+            assert other not in os.pread(here, 16384, 0)
+            if first == "alice":
+                os.pwrite(there, other, 8192)
+            os.fsync(there)
+            seen = os.fstat(here)
+            assert os.pread(here, len(other), 8192) == other and os.pread(here, len(mine), 0) == mine
+            assert os.fstat(here).st_mtime_ns == seen.st_mtime_ns
+            os.fsync(here)
+            assert os.pread(here, len(other), 8192) == other and os.pread(there, len(mine), 0) == mine
+    finally:
+        os.close(here)
+        os.close(there)
+
+
+def test_an_open_file_is_read_anew_though_its_time_was_set_back(place: Place) -> None:
+    """As by `rsync --inplace -t`: the kernel compares size and mtime."""
+    path, at = place.alice / "f", (10**18, 10**18)
+    path.write_bytes(b"0" * 8192)
+    os.utime(path, ns=at)
+    with open(place.bob / "f", "rb", buffering=0) as file:
+        for number in range(1, 4):
+            assert os.pread(file.fileno(), 8192, 0) == b"%d" % (number - 1) * 8192
+            with open(path, "r+b", buffering=0) as changed:
+                changed.write(b"%d" % number * 8192)
+                os.utime(changed.fileno(), ns=at)
+            assert os.fstat(file.fileno()).st_mtime_ns == 10**18
+            assert os.pread(file.fileno(), 8192, 0) == b"%d" % number * 8192
+
+
+def test_times_do_not_go_back_when_what_was_written_earlier_is_committed_later(place: Place) -> None:
+    (place.alice / "f").write_bytes(b"0123456789")
+    for change in (lambda path: path.write_bytes(b"BBBBBBBBBB"), lambda path: path.chmod(0o600)):
+        with open(place.alice / "f", "r+b", buffering=0) as file:
+            file.write(b"A")
+            change(place.bob / "f")
+            before = (place.bob / "f").stat()
+        after = (place.bob / "f").stat()
+        assert (place.bob / "f").read_bytes().startswith(b"AB")
+        assert after.st_mtime_ns >= before.st_mtime_ns and after.st_ctime_ns > before.st_ctime_ns
+        (place.alice / "f").write_bytes(b"BBBBBBBBBB")
+
+
 # Holes ----------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +268,25 @@ def test_fallocate_reaches_keeps_punches_and_zeroes_as_on_a_local_disk(place: Pl
     assert (place.bob / "f").read_bytes() == expected
     with open(place.alice / "f", "r+b") as file:
         assert _fallocate(file.fileno(), COLLAPSE, 0, 4096) == errno.EOPNOTSUPP
+
+
+@pytest.mark.parametrize("mode", ["grow", 0, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE | KEEP_SIZE, ZERO_RANGE])
+def test_what_another_mount_appends_stays_when_a_file_is_made_longer_or_zeroed_to_its_end(
+    place: Place, mode: int | str
+) -> None:
+    added = b"from bob" * 40
+    descriptor = os.open(place.alice / "f", os.O_RDWR | os.O_CREAT)
+    os.write(descriptor, b"x" * 100)
+    os.fsync(descriptor)
+    if isinstance(mode, str):
+        os.ftruncate(descriptor, 200)
+    else:
+        assert _fallocate(descriptor, mode, 50, 150) == 0
+    with open(place.bob / "f", "ab") as file:
+        file.write(added)
+    os.close(descriptor)
+    kept = bytes(50) if mode in (PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE | KEEP_SIZE, ZERO_RANGE) else b"x" * 50
+    assert (place.bob / "f").read_bytes() == b"x" * 50 + kept + added
 
 
 @linux_only("mfusepy has no lseek")

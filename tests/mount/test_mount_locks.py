@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import time
 from contextlib import ExitStack
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mount_world import LIMIT_S, Place, line_from, python, quoted, running, sh, until
+from tests.mount.mount_world import LIMIT_S, Place, line_from, linux_only, python, quoted, running, sh, until
 
 pytestmark = pytest.mark.mount
 
@@ -345,6 +347,48 @@ for _ in range(25):
             contenders = [stack.enter_context(running(code, path / "n", kind)) for path in paths]
             assert [process.wait(300) for process in contenders] == [0, 0, 0, 0]
         assert (place.bob / "n").read_text() == "100", kind
+
+
+def _take(kind: str, descriptor: int, how: int) -> bool:
+    """A lock of ``kind``, or none (F_UNLCK), without waiting. Was it granted?"""
+    whole = {fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_UNLCK: fcntl.LOCK_UN}[how]
+    try:
+        if kind == "flock":
+            fcntl.flock(descriptor, whole | fcntl.LOCK_NB)
+        else:
+            command = fcntl.F_SETLK if kind == "fcntl" else fcntl.F_OFD_SETLK
+            fcntl.fcntl(descriptor, command, struct.pack("hhqqi4x", how, os.SEEK_SET, 0, 0, 0))
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("end", ["unlock", "share", "close"])
+@pytest.mark.parametrize(
+    "kind", ["fcntl", "flock", pytest.param("ofd", marks=linux_only("libfuse ends those with the mount"))]
+)
+def test_who_gets_a_lock_next_finds_what_was_written_under_it(place: Place, kind: str, end: str) -> None:
+    """Though all descriptors stay open, and have been read through before; also where another one was written to."""
+    (place.alice / "f").write_bytes(b"before")
+    locks, writes = (os.open(place.alice / "f", os.O_RDWR) for _ in range(2))
+    there = os.open(place.bob / "f", os.O_RDWR)
+    try:
+        for number in range(3):
+            assert os.pread(there, 6, 0) == (b"under%d" % (number - 1) if number else b"before")
+            assert _take(kind, locks, fcntl.F_WRLCK) and not _take(kind, there, fcntl.F_RDLCK)
+            assert os.pwrite(writes if end == "close" else locks, b"under%d" % number, 0) == 6
+            if end == "close":
+                os.close(locks)
+            else:
+                assert _take(kind, locks, fcntl.F_UNLCK if end == "unlock" else fcntl.F_RDLCK)
+            until(lambda: _take(kind, there, fcntl.F_RDLCK if end == "share" else fcntl.F_WRLCK))
+            assert os.pread(there, 6, 0) == b"under%d" % number
+            _take(kind, there, fcntl.F_UNLCK)
+            if end == "close":
+                locks = os.open(place.alice / "f", os.O_RDWR)
+    finally:
+        for descriptor in (locks, writes, there):
+            os.close(descriptor)
 
 
 def test_flock_1_works_from_the_shell(place: Place) -> None:

@@ -167,6 +167,25 @@ print(db.execute("pragma integrity_check").fetchone()[0])
     db.close()
 
 
+def test_a_wal_database_is_refused_through_a_second_mount_until_it_is_closed_at_the_first(place: Place) -> None:
+    """Its index is a shared mapping, of which each mount's kernel has a copy: rows would be lost."""
+    here = sqlite3.connect(place.alice / "w.db", isolation_level=None)
+    assert here.execute("pragma journal_mode=wal").fetchone() == ("wal",)
+    here.execute("create table t(n)")
+    there = sqlite3.connect(place.bob / "w.db", isolation_level=None, timeout=0)
+    here.execute("insert into t values(0)")
+    with pytest.raises(sqlite3.OperationalError, match=r"locking protocol|database is locked"):
+        there.execute("insert into t values(1)")
+    here.execute("insert into t values(2)")
+    here.close()
+    there.execute("insert into t values(3)")
+    there.close()
+    with sqlite3.connect(place.alice / "w.db") as db:
+        assert db.execute("select n from t order by n").fetchall() == [(0,), (2,), (3,)]
+        assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+    db.close()
+
+
 # Building, packing ------------------------------------------------------------------------------------------------
 
 

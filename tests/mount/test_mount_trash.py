@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from avmfs import AVM
-from tests.mount.mount_world import Place, World, cat, meta, sh, view
+from tests.mount.mount_world import Place, World, cat, meta, sh, until, view
 
 pytestmark = pytest.mark.mount
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,6 +50,29 @@ def test_what_rm_removes_is_in_the_trash_of_both_and_comes_back_with_mv(world: W
     with AVM(agent="bob", environ=world.environ) as avm:
         assert avm.put_back(f"{place.path}/again.md") == f"{place.path}/again.md"
     assert "the harvest" in (place.alice / "again.md").read_text()
+
+
+def test_a_file_that_was_open_when_it_went_to_the_trash_has_no_link_for_who_has_it_open(
+    world: World, place: Place
+) -> None:
+    """A lock on a file is of no use once that has lost its name: who got it looks, and opens the new one."""
+    note(world, place, "service.lock", "1234")
+    waits, holds = os.open(place.bob / "service.lock", os.O_RDWR), os.open(place.alice / "service.lock", os.O_RDONLY)
+    try:
+        assert os.fstat(waits).st_nlink == os.fstat(holds).st_nlink == 1
+        (place.alice / "service.lock").unlink()
+        assert os.fstat(waits).st_nlink == os.fstat(holds).st_nlink == 0
+        os.write(waits, b"5678 late")
+        assert os.fstat(waits).st_nlink == 0
+        kept = world.mounts["bob"] / "trash" / place.path.removeprefix("/memory/") / "service.lock"
+        os.rename(kept, place.bob / "back")
+        assert os.fstat(waits).st_nlink == os.fstat(holds).st_nlink == (place.bob / "back").stat().st_nlink == 1
+        (place.alice / "back").unlink()
+        assert os.fstat(waits).st_nlink == os.fstat(holds).st_nlink == 0
+    finally:
+        os.close(waits)
+        os.close(holds)
+    assert until(lambda: (kept.parent / "back").stat().st_nlink == 1)
 
 
 def test_rm_in_the_trash_and_on_a_mount_without_one_is_for_good(world: World, place: Place) -> None:

@@ -19,12 +19,15 @@ from avmfs.store.schema import database, tables
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT
 
 SMALL = st.one_of(
-    st.tuples(st.just("t"), st.integers(0, 60)),
+    st.tuples(st.sampled_from("tg"), st.integers(0, 60)),
+    st.tuples(st.just("z"), st.integers(0, 60), st.integers(60, 70)),
+    st.tuples(st.just("z"), st.integers(0, 30), st.integers(30, 50)),
     st.tuples(st.just("w"), st.integers(0, 60), st.binary(min_size=1, max_size=20)),
 )
 NEAR = st.one_of(*[st.integers(border - 3, border + 3) for border in (3, INLINE_LIMIT, BLOCK * 2, BLOCK * 3)])
 LARGE = st.one_of(
-    st.tuples(st.just("t"), NEAR),
+    st.tuples(st.sampled_from("tg"), NEAR),
+    st.tuples(NEAR, NEAR).map(lambda ends: ("z", min(ends), max(ends))),
     st.tuples(
         st.just("w"),
         NEAR,
@@ -43,6 +46,11 @@ def applied(data: bytes, edits: list[Edit]) -> bytes:
         if edit[0] == "t":
             del model[edit[1] :]
             model.extend(bytes(edit[1] - len(model)))
+        elif edit[0] == "g":
+            model.extend(bytes(max(0, edit[1] - len(model))))
+        elif edit[0] == "z":
+            end = min(edit[2], len(model))
+            model[edit[1] : end] = bytes(max(0, end - edit[1]))
         else:
             model.extend(bytes(max(0, edit[1] - len(model))))
             model[edit[1] : edit[1] + len(edit[2])] = edit[2]
@@ -79,6 +87,8 @@ def test_only_what_changes_no_byte_and_cuts_none_off_appends() -> None:
         ([("w", 4, b"x")], False),
         ([("w", 5, b"x"), ("t", 4)], False),
         ([("t", 0), ("w", 5, b"x")], False),
+        ([("g", 3), ("g", 9), ("z", 5, 9)], True),
+        ([("z", 4, 5)], False),
     ]
     for edits, appends in cases:
         assert content.only_appends(5, edits) is appends, edits
@@ -215,6 +225,16 @@ def test_damage_is_an_error_to_who_reads_what_is_damaged_and_to_no_other(db: aps
                 elif upto <= begin or begin < size:
                     assert len(content.read(db, 99, end, True, offset, upto - offset)) == upto - offset
             db.execute(damage, (-1, where))
+    finally:
+        db.execute("rollback")
+
+
+def test_a_block_that_is_made_zeros_is_a_hole(db: apsw.Connection) -> None:
+    db.execute("begin")
+    try:
+        after = filled(db, range(4), 4 * BLOCK - 5, [])
+        after = content.apply(db, 99, after, [("z", BLOCK - 1, 2 * BLOCK + 1), ("z", 3 * BLOCK, 4 * BLOCK - 5)])
+        assert [n for n, _ in content.pack_rows(db, 99)] == [0, 2] and after.size == 4 * BLOCK - 5
     finally:
         db.execute("rollback")
 

@@ -29,7 +29,7 @@ from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs.address import ASK
 from avmfs.vfs.attributes import Caller
-from avmfs.vfs.open_file import FileHandle
+from avmfs.vfs.open_file import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, FileHandle
 from avmfs.vfs.tree import Tree
 from avmfs.vfs.virtual_handles import ask
 from tests.unit.views_fixtures import World, opened
@@ -104,6 +104,25 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     world.store.settle = lambda kind, still: settled.append((kind, still))
     Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
     assert settled == [(COMMIT, {found.node.id})]  # type: ignore[union-attr]
+
+
+def test_a_successor_commits_what_was_zeroed_and_lengthened_over_what_is_there_then(world: World) -> None:
+    memory = kept.make()
+    tree, node, first = made(world, b"f", os.O_RDWR)
+    first.write(0, b"0123456789")
+    first.flush()
+    first.release()
+    Handover(tree, memory)
+    handle = tree.open_file(tree.peek(node), os.O_RDWR)
+    handle.allocate(ZERO_RANGE | KEEP_SIZE, 2, 3)
+    handle.allocate(PUNCH_HOLE | KEEP_SIZE, 7, 100)
+    handle.truncate(12)
+    assert handle.read(0, 20) == b"01\0\0\x0056\0\0\0\0\0"
+    tree.memory.submit("append", node=node, handle=None, data=b"another mount's")
+    after = Tree(tree.memory, uid=0, gid=0)
+    Handover(after, kept.reopen(memory.tables, memory.log_file))
+    after.opened.commit(node)
+    assert after.open_known(node).read(0, 30) == b"01\0\0\x0056\0\0\0another mount's"
 
 
 @pytest.mark.parametrize("killed_before", [None, "drop"])

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +43,7 @@ class Kernel:
         self.session.serves({Op.UNLINK: self._commit, Op.RMDIR: self._give_up}, committing=True)
         self.session.serves({Op.OPEN: self._compute}, blocking=True)
         self.session.serves({Op.READLINK: lambda request: b"at once"})
+        self.session.serves({Op.CREATE: self._keep}, blocking=True)
         self.session.answers({END: self._end, Op.WRITE: self._write})
         self.waiting, self.ended = threading.Event(), threading.Event()
 
@@ -64,6 +66,15 @@ class Kernel:
         finally:
             self.ended.set()
         return b"rendered"
+
+    def _keep(self, request: Request) -> bytes:
+        """What is made for a reader gets its number, and the reader gives up."""
+        request.abandonable = True
+        assert self.session.keeps(request)
+        self.waiting.set()
+        while not request.given_up:
+            time.sleep(0.001)
+        return b"kept"
 
     def _give_up(self, request: Request) -> bytes:
         self.threads[request.unique] = threading.get_ident()
@@ -164,6 +175,14 @@ def test_a_virtual_node_is_never_served_by_who_leads(kernel: Kernel) -> None:
         unique = kernel.ask(Op.UNLINK, node=node)
         assert kernel.reply() == (unique, 0, b"done")
     assert kernel.led == [True, False]
+
+
+def test_what_has_been_kept_for_a_reader_is_told_though_it_gives_up(kernel: Kernel) -> None:
+    """Else the kernel has no number of it, and never releases it."""
+    unique = kernel.ask(Op.CREATE)
+    assert kernel.waiting.wait(300)
+    kernel.interrupt(unique)
+    assert kernel.reply() == (unique, 0, b"kept")
 
 
 def test_what_is_computed_for_a_reader_ends_when_it_has_given_up(kernel: Kernel) -> None:

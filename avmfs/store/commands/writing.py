@@ -20,7 +20,8 @@ from avmfs.trust import origin_of
 def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime: int | None = None) -> dict[str, Any]:
     """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
 
-    ``mtime`` is when the newest of them was made, which is what the mount has already told (None: now).
+    ``mtime`` is when the newest of them was made, which is what the mount has already told (None, or where another
+    handle has committed since: now).
 
     ``handle`` is the id of the writing handle: its commits within a second of each other are one
     version. An orphan's bytes change without a version: nobody will read it again by name.
@@ -184,7 +185,7 @@ def write(
     inline, document = last.inline, node.document
     if document is None:
         after = _lay(tx, node, last, edits)
-        _stamp(tx, node, after, mtime)
+        _stamp(tx, node, last, after, handle, mtime)
         _charge(tx, node, after.size)
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
@@ -194,7 +195,7 @@ def write(
     if not amend and versions.keep_for(tx, node, document, last, edits):
         before = inline
     after = _lay(tx, node, last, edits)
-    _stamp(tx, node, after, mtime)
+    _stamp(tx, node, last, after, handle, mtime)
     if tx.states is not None and amend:
         tx.states.goes_on(node.id, tx.now)
     if before is not None:
@@ -247,22 +248,28 @@ def _lay(tx: Tx, node: Node, last: versions.Newest, edits: list[Edit]) -> conten
     return content.apply(tx.db, node.id, before, edits)
 
 
-def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> None:
-    at = tx.now if mtime is None else min(mtime, tx.now)
+def _stamp(
+    tx: Tx, node: Node, last: versions.Newest, after: content.Applied, handle: int | None, mtime: int | None
+) -> None:
+    """Times do not go back, or who has seen what another has committed since would take this for no change."""
+    since = last.at if last.handle != handle else 0
+    at = tx.now if mtime is None or mtime < since else min(mtime, tx.now)
     came = copies.came(tx.db, node.id, after.size, after.inline) if tx.origin(node.scope).sources else None
     tx.do(
         "update node set size = ?, extents = ?, body = ?, mtime = ?, ctime = ?, came = ? where id = ?",
-        (after.size, int(after.extents), after.body, at, at, came, node.id),
+        (after.size, int(after.extents), after.body, at, tx.now if at < node.ctime else at, came, node.id),
     )
 
 
 def _edit(item: list[Any]) -> Edit:
     if len(item) in (2, 3) and is_stored_integer(item[1]) and item[1] >= 0:
-        if item[0] == "t" and len(item) == 2:
-            return ("t", item[1])
+        if item[0] in ("t", "g") and len(item) == 2:
+            return (item[0], item[1])
+        if item[0] == "z" and len(item) == 3 and is_stored_integer(item[2]) and item[2] >= item[1]:
+            return ("z", item[1], item[2])
         if item[0] == "w" and len(item) == 3 and type(item[2]) is bytes:
             return ("w", item[1], item[2])
-    raise Invalid("an edit is ['w', offset, bytes] or ['t', size]")
+    raise Invalid("an edit is ['w', offset, bytes], ['t', size], ['g', size] or ['z', offset, end]")
 
 
 def descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:

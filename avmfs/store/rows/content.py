@@ -3,7 +3,9 @@
 Owns the tables body, extent, block, shared and tail. Called by the write commands inside a transaction and by
 readers on their own connection. Knows nothing of versions but that a block may have several owners.
 
-An edit is a tuple: ("w", offset, data) writes, ("t", size) truncates or extends with a hole.
+An edit is a tuple: ("w", offset, data) writes, ("t", size) truncates or extends with a hole, ("g", size) extends with a
+hole what is shorter, ("z", offset, end) makes zeros of what there is. The last two leave alone what others have added
+since they were asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from avmfs.errors import TooBig
 from avmfs.store.rows import checksums
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT
 
-Edit = tuple[Literal["w"], int, bytes | bytearray] | tuple[Literal["t"], int]
+Edit = tuple[Literal["w"], int, bytes | bytearray] | tuple[Literal["t", "g"], int] | tuple[Literal["z"], int, int]
 SIZE_LIMIT = 1 << 46
 TAIL_FROM = 2048  # a file smaller than this is rewritten whole by an append: it costs no more
 TAIL_PIECE = 16 * 1024  # a piece from this size on goes into its block at once
@@ -32,7 +34,10 @@ _PAIR = struct.Struct(">QQ")
 def size_after(size: int, edits: Iterable[Edit]) -> int:
     """The size that a file of ``size`` bytes has after the edits. Raises TooBig past SIZE_LIMIT."""
     for edit in edits:
-        size = edit[1] if edit[0] == "t" else max(size, edit[1] + len(edit[2]))
+        if edit[0] == "t":
+            size = edit[1]
+        elif edit[0] != "z":
+            size = max(size, edit[1] + (len(edit[2]) if edit[0] == "w" else 0))
         check_size(size)
     return size
 
@@ -45,7 +50,7 @@ def check_size(size: int) -> None:
 
 def only_appends(size: int, edits: Iterable[Edit]) -> bool:
     """Return whether the first ``size`` bytes stay as they are."""
-    return all(edit[1] >= size for edit in edits)
+    return all(edit[0] == "g" or edit[1] >= size for edit in edits)
 
 
 def overlay(base: bytes, offset: int, length: int, size: int, edits: Sequence[Edit]) -> bytes:
@@ -57,7 +62,10 @@ def overlay(base: bytes, offset: int, length: int, size: int, edits: Sequence[Ed
         if edit[0] == "t":
             kept = max(0, edit[1] - offset)
             piece[kept:] = bytes(max(0, length - kept))
-        else:
+        elif edit[0] == "z":
+            start, stop = (min(max(0, at - offset), length) for at in edit[1:])
+            _paste(piece, start, bytes(max(0, stop - start)))
+        elif edit[0] == "w":
             _paste(piece, edit[1] - offset, edit[2])
     return bytes(piece)
 
@@ -153,10 +161,13 @@ def apply(db: apsw.Connection, node: int, before: Applied, edits: Sequence[Edit]
     else:
         _fold(db, node)
     for edit in edits:
-        if edit[0] == "t":
-            _truncate(db, node, edit[1])
-        else:
+        if edit[0] == "w":
             _write_blocks(db, node, edit[1], edit[2])
+        elif edit[0] == "z" and edit[2] < size:
+            _zero(db, node, edit[1], edit[2])
+        elif edit[0] == "t" or (edit[0] == "z" and edit[1] < size):
+            _truncate(db, node, edit[1])
+        size = size_after(size, (edit,))
     if final <= INLINE_LIMIT:
         data = read(db, node, final, True, 0, final)
         release_extents(db, node)
@@ -319,6 +330,21 @@ def _truncate(db: apsw.Connection, node: int, size: int) -> None:
             _disown(db, held)
             db.execute("insert into block(data, crc) values(?, ?)", (data[:keep], checksums.crc(data[:keep])))
             db.execute("update extent set block = ? where node = ? and n = ?", (db.last_insert_rowid(), node, n))
+
+
+def _zero(db: apsw.Connection, node: int, start: int, end: int) -> None:
+    """Zeros before the end of file: where a whole block is to have them, there is none."""
+    held: list[Any] = db.execute(
+        "select n, block from extent where node = ? and n between ? and ?",
+        (node, start // BLOCK, (end - 1) // BLOCK),
+    ).fetchall()
+    for n, block in held:
+        at, stop = max(0, start - n * BLOCK), min(BLOCK, end - n * BLOCK)
+        if stop - at < BLOCK:
+            _put(db, node, n, at, bytes(stop - at))
+        else:
+            _disown(db, block)
+            db.execute("delete from extent where node = ? and n = ?", (node, n))
 
 
 def _disown(db: apsw.Connection, block: int) -> None:
