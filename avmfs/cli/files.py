@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from datetime import datetime
 
@@ -31,10 +32,16 @@ from avmfs.text.escapes import escaped
 @click.argument("path")
 @at_option
 def read_(ctx: click.Context, memory: Door, path: str, at: str | None) -> None:
-    """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'."""
+    """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'.
+
+    With --json, content is text, or {"base64": "..."} of what is no UTF-8."""
     data = read_all(memory, then(path, at))
     if ctx.obj.as_json:
-        show({"path": path, "content": data.decode("utf-8", "replace")}, "")
+        try:
+            content: str | dict[str, str] = data.decode()
+        except UnicodeDecodeError:
+            content = {"base64": base64.b64encode(data).decode()}
+        show({"path": path, "content": content}, "")
     else:
         sys.stdout.buffer.write(data)
 
