@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from avmfs.errors import Busy
+from avmfs.http.doors import EACH, Caller, Doors
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
@@ -85,6 +87,27 @@ def test_an_api_key_is_its_agent_within_its_limits_until_it_is_revoked(web: Web)
         short = alice.call("create_key", expires="1s")["key"]
         wait(lambda: web.call(short, "tags").status == 401)
         assert web.call(key[:-1] + ("a" if key[-1] != "a" else "b"), "tags").status == 401
+
+
+def test_the_keys_and_sessions_of_one_agent_share_its_room_and_leave_others_theirs(web: Web) -> None:
+    doors, held = Doors(web.runtime / "avm.sock"), []
+    with contextlib.closing(web.door("alice")) as alice:
+        keys = [Caller(None, key=alice.call("create_key", actions=["read"])["key"]) for _ in range(8)]
+    try:
+        for number in range(EACH):
+            caller = Caller("alice") if number % 4 == 0 else keys[number % 3]
+            held.append((caller, doors.take(caller)[0]))
+        for caller in (Caller("alice"), *keys):  # the later ones show for the first time whose they are
+            with pytest.raises(Busy):
+                doors.admit(caller)
+        doors.admit(Caller("bob"))
+        doors.put_back(*held.pop(), True)
+        for caller in (Caller("alice"), *keys):
+            doors.admit(caller)
+    finally:
+        for each in held:
+            doors.put_back(*each, False)
+        doors.close()
 
 
 def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
