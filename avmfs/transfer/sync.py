@@ -244,7 +244,9 @@ class Sync:
         to = self._place(name)
         to.parent.mkdir(parents=True, exist_ok=True)
         new = _beside(to, _NEW)
-        new.write_bytes(data)
+        new.unlink(missing_ok=True)
+        with open(new, "xb") as file:
+            file.write(data)
         if (at := self._moments.get(f"there {name}")) is not None:
             os.utime(new, ns=(at, at))
         try:
@@ -348,7 +350,7 @@ def _named(file: Path, name: Path) -> None:
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError:  # FAT has no hard links: then it is a copy
-        with open(name, "xb") as copy:
+        with open(name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as copy:
             try:
                 copy.write(file.read_bytes())
                 copy.flush()
