@@ -89,6 +89,13 @@ def test_an_api_key_is_its_agent_within_its_limits_until_it_is_revoked(web: Web)
         assert web.call(key[:-1] + ("a" if key[-1] != "a" else "b"), "tags").status == 401
 
 
+def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
+    token = web.token("alice")
+    assert web.call(token, "tags").status == 200
+    assert web.ask("DELETE", "/session", token=token).status == 200
+    assert web.call(token, "tags").status == 401
+
+
 def test_the_keys_and_sessions_of_one_agent_share_its_room_and_leave_others_theirs(web: Web) -> None:
     doors, held = Doors(web.runtime / "avm.sock"), []
     with contextlib.closing(web.door("alice")) as alice:
@@ -108,13 +115,6 @@ def test_the_keys_and_sessions_of_one_agent_share_its_room_and_leave_others_thei
         for each in held:
             doors.put_back(*each, False)
         doors.close()
-
-
-def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
-    token = web.token("alice")
-    assert web.call(token, "tags").status == 200
-    assert web.ask("DELETE", "/session", token=token).status == 200
-    assert web.call(token, "tags").status == 401
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "", "[::2]:{port}"])
