@@ -295,15 +295,18 @@ class Sync:
         return False
 
     def _back(self, old: Path, to: Path) -> None:
-        """Under its name, or where that is taken by now under another: the next round takes it to the store."""
-        name = os.fspath(to.relative_to(self._folder))
-        for each in (to, self._folder / self._own_name(name, _digest(old.read_bytes()))):
+        """Under its name, or where that is taken by now under another: the next round takes it to the store. Raises
+        Invalid where both are taken by other bytes."""
+        name, digest = os.fspath(to.relative_to(self._folder)), _digest(old.read_bytes())
+        for each in (to, self._folder / self._own_name(name, digest)):
             try:
                 _named(old, each)
-                break
             except FileExistsError:
-                continue
-        old.unlink()
+                if not each.is_file() or _digest(each.read_bytes()) != digest:
+                    continue
+            old.unlink()
+            return
+        raise Invalid("its names are taken: give it another one, without a dot", os.fspath(old))
 
     def _recover(self) -> None:
         """What a sync that was killed has left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import random
 import shutil
@@ -300,6 +301,24 @@ def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder
     assert synced(world, folder) == Synced()
     assert here(folder) == there(world) == {"there.md": b"there\n"}
     assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+def test_what_was_put_aside_is_not_lost_where_both_its_names_are_taken(world: World, folder: Path) -> None:
+    synced(world, folder)
+    aside = folder / ".there.md.avm-sync-old"
+    aside.write_text("put aside\n")
+    other = folder / f"there (conflict {hashlib.sha256(b'put aside' + bytes([10])).hexdigest()[:8]}).md"
+    other.write_text("edited since\n")
+    with pytest.raises(Invalid, match="names are taken"):
+        synced(world, folder)
+    assert aside.read_text() == "put aside\n"
+    aside.rename(folder / "another.md")
+    synced(world, folder)
+    assert b"put aside\n" in there(world).values()
+    (folder / "another.md").rename(aside)
+    other.write_text("put aside\n")
+    synced(world, folder)
+    assert not aside.exists() and here(folder) == there(world), "what is there already is no other file"
 
 
 class Oracle:
