@@ -34,14 +34,13 @@ from avmfs.text.escapes import escaped
 def read_(ctx: click.Context, memory: Door, path: str, at: str | None) -> None:
     """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'.
 
-    With --json, content is text, or {"base64": "..."} of what is no UTF-8."""
+    With --json, what is no UTF-8 is in base64 as well."""
     data = read_all(memory, then(path, at))
     if ctx.obj.as_json:
-        try:
-            content: str | dict[str, str] = data.decode()
-        except UnicodeDecodeError:
-            content = {"base64": base64.b64encode(data).decode()}
-        show({"path": path, "content": content}, "")
+        told = {"path": path, "content": data.decode("utf-8", "replace")}
+        if told["content"].encode() != data:
+            told["base64"] = base64.b64encode(data).decode()
+        show(told, "")
     else:
         sys.stdout.buffer.write(data)
 
