@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 import click
 from avmfs_config import check_agent_id
+from avmfs_config.editing import commit
 
 from avmfs.cli import jsonc
 from avmfs.cli.hooked import END, NATIVE
@@ -29,6 +30,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.session import show
 from avmfs.errors import Invalid
 from avmfs.text.escapes import escaped
+from avmfs.text.sniff import is_crlf
 
 Scope = Literal["user", "project"]
 Edit = Callable[[str, bool], str]  # the text of a file, and whether the entry is to go
@@ -349,7 +351,7 @@ def _wanted(client: str, agent: str | None, scope: Scope, sessions: bool = False
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_bytes().decode("utf-8")
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError as e:
@@ -357,10 +359,13 @@ def _text(file: Path) -> str:
 
 
 def _edited(part: Part, text: str, remove: bool) -> str:
+    """With the line ends that the file has."""
+    crlf = is_crlf(text)
     try:
-        return part.edit(text, remove) if text or not remove else text
+        now = part.edit(text.replace("\r\n", "\n") if crlf else text, remove) if text or not remove else text
     except ValueError as e:
         raise Invalid(f"{e}; nothing was changed", str(part.file)) from None
+    return now.replace("\n", "\r\n") if crlf else now
 
 
 def _write(file: Path, text: str) -> None:
@@ -370,8 +375,4 @@ def _write(file: Path, text: str) -> None:
         place.unlink(missing_ok=True)
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    new = place.with_name(f".{place.name}.avm-new")
-    new.write_text(text, encoding="utf-8")
-    if place.exists():
-        shutil.copymode(place, new)
-    new.replace(place)
+    commit(place, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from datetime import datetime
 
@@ -31,10 +32,15 @@ from avmfs.text.escapes import escaped
 @click.argument("path")
 @at_option
 def read_(ctx: click.Context, memory: Door, path: str, at: str | None) -> None:
-    """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'."""
+    """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'.
+
+    With --json, what is no UTF-8 is in base64 as well."""
     data = read_all(memory, then(path, at))
     if ctx.obj.as_json:
-        show({"path": path, "content": data.decode("utf-8", "replace")}, "")
+        told = {"path": path, "content": data.decode("utf-8", "replace")}
+        if told["content"].encode() != data:
+            told["base64"] = base64.b64encode(data).decode()
+        show(told, "")
     else:
         sys.stdout.buffer.write(data)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import avmfs_config
 import click
-from avmfs_config import check_agent_id
+from avmfs_config import check_agent_id, load_mounts
+from avmfs_config.editing import scalar
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, locations, show, working
@@ -71,6 +73,7 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     """Write mounts.yaml for AGENTS (alice and bob, if none are named) and an example config.yaml, and say what comes
     next. What is there already stays as it is."""
     where = locations()
+    root = root if root.startswith(("~", "$", "/")) else os.path.abspath(root)
     names = [check_agent_id(name) for name in agents or ("alice", "bob")]
     if len({*names}) < len(names):
         raise Invalid("the same agent twice")
@@ -82,7 +85,11 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     schema = Path(avmfs_config.__file__).with_name("schema.json").as_uri()
     text = _MOUNTS.format(schema=schema)
     for number, name in enumerate(names):
-        text += _MOUNT.format(mountpoint=f"{root}/{name}/avm", agent=name) + ("" if number else _MOUNT_KEYS)
+        text += _MOUNT.format(mountpoint=scalar(f"{root}/{name}/avm"), agent=name) + ("" if number else _MOUNT_KEYS)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, where.mounts_file.name)
+        made.write_text(text)
+        load_mounts(made, os.environ)  # raises where nobody could use it
     wanted = {where.mounts_file: text}
     if where.config_file.exists():
         if multilingual is not None:

@@ -1,7 +1,7 @@
 """Connections to the daemon's door, one caller's apart from every other's, kept for the next request.
 
-Owns how many there are and when one is closed. A call goes the way of any client's: identity, limits, turns and time
-limits are the door's own. Threads share it; each call has a connection for itself.
+Owns how many there are, of one agent whatever it shows, and when one is closed. A call goes the way of any client's:
+identity, limits, turns and time limits are the door's own. Threads share it; each call has a connection for itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, Final
 from avmfs.errors import Busy, Denied
 from avmfs.rpc.client import RemoteDoor
 
-EACH: Final = 16  # connections of one caller
+EACH: Final = 16  # connections of one agent
 ALL: Final = 96  # of everybody: the door takes 128 of one Unix user
+FULL: Final = "too many requests are being answered: ask later"
 KEPT_S: Final = 60.0  # an idle one; less than the door waits
 
 
@@ -65,7 +66,8 @@ class Doors:
         self._address = address
         self._mutex = threading.Lock()
         self._idle: dict[Caller, list[tuple[RemoteDoor, float]]] = {}
-        self._taken: Counter[Caller] = Counter()
+        self._taken: Counter[str] = Counter()  # by ``whose``
+        self._agents: dict[str, str] = {}  # of API keys that have let somebody in
 
     def call(self, caller: Caller, method: str, arguments: dict[str, Any], line: Line | None = None) -> tuple[Any, str]:
         """The method's result, and the banner of unread urgent mail. Raises what the door raises, Unauthorized for a
@@ -103,12 +105,17 @@ class Doors:
         self.put_back(caller, door, True)
         return door.agent
 
+    def whose(self, caller: Caller) -> str:
+        """The agent that a caller counts as; the key itself until it has let somebody in."""
+        return self._agents.get(caller.key, caller.key) if caller.agent is None else caller.agent
+
     def take(self, caller: Caller) -> tuple[RemoteDoor, bool]:
         """A connection of this caller's own until it is put back, and whether it is a new one."""
         with self._mutex:
-            if self._taken[caller] >= EACH or self._taken.total() >= ALL:
-                raise Busy("too many requests are being answered: ask later")
-            self._taken[caller] += 1
+            who = self.whose(caller)
+            if self._taken[who] >= EACH or self._taken.total() >= ALL:
+                raise Busy(FULL)
+            self._taken[who] += 1
             kept = self._idle.get(caller, [])
             while kept:
                 door, since = kept.pop()
@@ -120,15 +127,25 @@ class Doors:
         for door in spare:
             door.close()
         try:
-            return self._open(caller), True
+            door = self._open(caller)
         except BaseException:
             with self._mutex:
-                self._taken[caller] -= 1
+                self._taken[who] -= 1
             raise
+        with self._mutex:
+            self._taken[who] -= 1
+            self._taken[door.agent] += 1
+            full = self._taken[door.agent] > EACH
+            if caller.key:
+                self._agents[caller.key] = door.agent
+        if full:  # by another key of the same agent, while it was not known whose this one is
+            self.put_back(caller, door, True)
+            raise Busy(FULL)
+        return door, True
 
     def put_back(self, caller: Caller, door: RemoteDoor, good: bool) -> None:
         with self._mutex:
-            self._taken[caller] -= 1
+            self._taken[door.agent] -= 1
             self._taken += Counter()  # without those that have none
             if good:
                 self._idle.setdefault(caller, []).append((door, time.monotonic()))

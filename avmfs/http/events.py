@@ -35,7 +35,9 @@ def routes(service: Service) -> list[Route]:
         try:
             caller = identity.visitor(request, service.sessions, service.port) or await service.bearer(request)
             since, pattern = _asked(request)
-            if open_streams.total() >= STREAMS or open_streams[caller] >= STREAMS_OF_ONE:
+            whose = service.doors.whose
+            of_one = sum(count for each, count in open_streams.items() if whose(each) == whose(caller))
+            if open_streams.total() >= STREAMS or of_one >= STREAMS_OF_ONE:
                 raise Busy("too many streams of events are open")
             stream = _Stream(service, request, caller, pattern, open_streams)
             await stream.begin(since)

@@ -52,6 +52,7 @@ class McpServers:
     def __init__(self, service: Service, where: Paths, offered: str = "core") -> None:
         self._service, self._where, self._offered = service, where, offered
         self._served: dict[Caller, _Served] = {}
+        self._waits: dict[str, anyio.CapacityLimiter] = {}  # of an agent, by all its keys
         self._beginning = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,12 +102,13 @@ class McpServers:
     def _made(self, caller: Caller) -> tuple[MemoryServer, Starlette]:
         from mcp.server.transport_security import TransportSecuritySettings
 
-        from avmfs.mcp.server import MemoryServer
+        from avmfs.mcp.server import AT_ONCE, MemoryServer
         from avmfs.mcp.session import Session
 
         agent = caller.agent or self._service.doors.agent_of(caller)
         environ = {**os.environ, "AVM_AUTOSTART": "0", "AVM_API_KEY": caller.key, "AVM_AT": ""}
-        server = MemoryServer(Session(self._where, agent, environ), self._service.version, self._offered)
+        waits = self._waits.setdefault(agent, anyio.CapacityLimiter(AT_ONCE))
+        server = MemoryServer(Session(self._where, agent, environ), self._service.version, self._offered, waits)
         # Host and Origin were looked at before the token was.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         return server, server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)

@@ -22,6 +22,7 @@ from avmfs.http.doors import Caller, Unauthorized
 from avmfs.http.markup import Html, address, el, link, many, name
 from avmfs.http.rest import Service, body_of
 from avmfs.text.escapes import visible, visible_lines
+from avmfs.text.sniff import is_crlf
 from avmfs.views import picture
 
 _STATIC: Final = Path(__file__).with_name("static")
@@ -197,8 +198,11 @@ async def _write(ask: pages.Ask, form: Form) -> str:
     version = form.get("version", "")
     if not version.isdecimal():
         raise Invalid("version: expected a number")
-    text = form.get("text", "").replace("\r\n", "\n").encode("utf-8", "surrogateescape")
-    await ask("write", path=form.get("path", ""), data=text, if_version=int(version))
+    path, text = form.get("path", ""), form.get("text", "")  # a form sends \r\n, whatever it was given
+    before = (await ask("read", path=path, banner=False))["data"] if int(version) else b""
+    if not is_crlf(before.decode("utf-8", "surrogateescape")):
+        text = text.replace("\r\n", "\n")
+    await ask("write", path=path, data=text.encode("utf-8", "surrogateescape"), if_version=int(version))
     return address("/note", path=form.get("path"))
 
 

@@ -4,15 +4,16 @@ Owns the handlers, how a tool's answer becomes a result, and that urgent mail is
 mixed into a text. Stands on the SDK's low-level Server, which takes every handler as an argument. Called by ``main``
 with an open session; knows nothing of transports.
 
-Handlers run in the event loop, what asks the door in worker threads.
+Handlers run in the event loop, what asks the door in worker threads: so many of each server, and apart from these so
+many that wait for something, since a process may serve several agents.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -31,6 +32,7 @@ from avmfs.mcp.watching import Watching
 from avmfs.text.escapes import escaped, visible
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 INSTRUCTIONS = """\
 A memory that you share with the other agents of this machine. You are {agent}.
@@ -42,6 +44,7 @@ ADVICE = {
     "avm_inbox": "look at messages (avm_inbox)",
     "avm_tell": "tell other agents what they need to know (avm_tell)",
 }
+AT_ONCE = 16  # worker threads, and as many of calls that wait
 URGENT = "avm/urgent"  # in the block's _meta
 
 
@@ -91,9 +94,13 @@ class _Call:
 class MemoryServer(Server[Any]):
     """The server of one agent. ``close`` when it is no longer served."""
 
-    def __init__(self, session: Session, version: str, offered: str = "core") -> None:
-        """``offered``: see registry.offered. Raises BadArguments."""
+    def __init__(
+        self, session: Session, version: str, offered: str = "core", waits: anyio.CapacityLimiter | None = None
+    ) -> None:
+        """``offered``: see registry.offered. ``waits``: room for calls that wait, which servers of one agent share.
+        Raises BadArguments."""
         self._session = session
+        self._threads, self._waits = anyio.CapacityLimiter(AT_ONCE), waits or anyio.CapacityLimiter(AT_ONCE)
         self._tools = registry.offered(offered)
         # What a result's fields are costs as much as all else; who wants all tools is a program.
         self._described = offered == "all"
@@ -156,7 +163,7 @@ class MemoryServer(Server[Any]):
         call = _Call(self._session, ctx)
         try:
             arguments = registry.bind(found, params.arguments or {})
-            answer = await anyio.to_thread.run_sync(lambda: found.run(call, **arguments), abandon_on_cancel=True)
+            answer = await self._in_thread(lambda: found.run(call, **arguments), waits=bool(arguments.get("wait")))
         except anyio.get_cancelled_exc_class():
             call.hang_up()
             raise
@@ -237,7 +244,7 @@ class MemoryServer(Server[Any]):
             return [f"{above}{each['name']}{'/' if each['kind'] == 'directory' else ''}" for each in listed]
 
         try:
-            found = await anyio.to_thread.run_sync(lambda: possible(_Call(self._session, ctx)), abandon_on_cancel=True)
+            found = await self._in_thread(lambda: possible(_Call(self._session, ctx)))
         except AvmError:  # a directory that is not there has nothing to offer
             found = []
         fitting = [each for each in found if each.startswith(typed)]
@@ -245,10 +252,14 @@ class MemoryServer(Server[Any]):
             completion=types.Completion(values=fitting[:100], total=len(fitting), has_more=len(fitting) > 100)
         )
 
+    async def _in_thread(self, do: Callable[[], T], *, waits: bool = False) -> T:
+        limiter = self._waits if waits else self._threads
+        return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=limiter)
+
     async def _ask(self, ctx: Any, question: Any) -> Any:
         """Run in a worker thread; what the memory refuses becomes a protocol error."""
         try:
-            return await anyio.to_thread.run_sync(lambda: question(_Call(self._session, ctx)), abandon_on_cancel=True)
+            return await self._in_thread(lambda: question(_Call(self._session, ctx)))
         except AvmError as e:
             code = types.INTERNAL_ERROR if isinstance(e, (Busy, StoreFailed)) else types.INVALID_PARAMS
             raise MCPError(code, str(e)) from None

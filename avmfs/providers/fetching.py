@@ -133,9 +133,13 @@ class Fetcher:
             self._submit("mirror_names", path=[*parts[:-1]], names=[parts[-1]], source="names", until=0, whole=False)
         elif wait:
             self._once(operation, parts)
-        else:
+        elif not self._under_way(operation, parts):
             threading.Thread(target=self._once, args=(operation, parts), name="refresh", daemon=True).start()
         return []
+
+    def _under_way(self, operation: str, parts: tuple[bytes, ...]) -> bool:
+        with self._mutex:
+            return (operation, parts) in self._flights
 
     def _once(self, operation: str, parts: tuple[bytes, ...]) -> None:
         key = operation, parts

@@ -16,6 +16,7 @@ from avmfs import paths
 from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
+from avmfs.rpc.identity import NOBODY
 from avmfs.rpc.methods import method
 from avmfs.search.then import REFUSED
 from avmfs.store.rows.system_dirs import refuse_fixed
@@ -182,16 +183,17 @@ def move(memory: Memory, source: str, target: str, dry_run: bool = False) -> dic
 
 @method
 def locate(memory: Memory, path: str, follow: bool = True) -> dict[str, Any]:
-    """Where a path leads by symlinks, by that of its last name where ``follow``. {"path", "exists"}; what does not
-    exist of it stays as it is at its end, a symlink to nowhere among that."""
+    """Where a path leads by symlinks, by that of its last name where ``follow``. {"path", "exists", "store": which
+    store that is of}; what does not exist of it stays as it is at its end, a symlink to nowhere among that."""
     parts = memory.real_parts(paths.raw(path))
+    store = memory.store.nonce(NOBODY, 0, "store")
     with memory.reading() as reader:
         for length in range(len(parts), 0, -1):
             with contextlib.suppress(NotFound, NotDirectory):
                 node = memory.resolve(reader, paths.join(parts[:length]), follow=follow or length < len(parts))
                 where = paths.join((*split(reader.path(node.id)), *parts[length:]))
-                return {"path": paths.text(where), "exists": length == len(parts)}
-    return {"path": paths.text(paths.join(parts)), "exists": not parts}
+                return {"path": paths.text(where), "exists": length == len(parts), "store": store}
+    return {"path": paths.text(paths.join(parts)), "exists": not parts, "store": store}
 
 
 @method

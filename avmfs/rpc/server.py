@@ -163,7 +163,7 @@ class _Door:
             finally:
                 calls.working.call = None
                 call.done()
-            wire.send(client, {"id": request["id"], **answer})
+            client.sendall(_reply(request["id"], answer))
             with self._mutex:
                 del self._owed[client]
                 self._asked = time.monotonic()
@@ -228,6 +228,16 @@ class _Door:
                 "result": None,
                 "urgent": "",
             }
+
+
+def _reply(number: int, answer: dict[str, Any]) -> bytes:
+    """The frame of an answer; of one that no frame can carry (a number beyond 64 bits), that it is none."""
+    try:
+        return wire.frame({"id": number, **answer})
+    except (OverflowError, ValueError) as e:
+        log.error("door: an answer cannot be sent: %s", e)
+        said = _error(StoreFailed(f"the answer cannot be sent: {e}"))
+        return wire.frame({"id": number, "error": said, "result": None, "urgent": ""})
 
 
 def _error(error: AvmError) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Whether bytes are text. Owns the one decision whether a file's bytes are read as words.
+"""Whether bytes are text, and its line ends. Owns the one decision whether a file's bytes are read as words.
 
-Called by the indexer and by views that show text. Looks at the bytes alone: names and extensions lie. Knows
-nothing of sizes allowed or of ignore lists.
+Called by the indexer, by views that show text and by whoever edits it. Looks at the bytes alone: names and
+extensions lie. Knows nothing of sizes allowed or of ignore lists.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ def decode(data: bytes) -> str | None:
         if data.startswith(mark):
             return _plausible(_strict(data[len(mark) :], encoding))
     return _plausible(_strict(data.removeprefix(codecs.BOM_UTF8), "utf-8"))
+
+
+def is_crlf(text: str) -> bool:
+    """Whether every line ends as on Windows."""
+    return "\n" in text and "\n" not in text.replace("\r\n", "")
 
 
 def _strict(data: bytes, encoding: str) -> str | None:

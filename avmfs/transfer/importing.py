@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from avmfs.errors import AvmError, Invalid, NotFound
+from avmfs import wire
+from avmfs.errors import NO_TEXT, AvmError, Invalid, NotFound
 from avmfs.transfer import exporting
 from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, plain
 
@@ -163,8 +164,17 @@ class Import:
             "expires": record.expires,
             "shared": None if record.shared is None else list(record.shared),
             "user": authored(record, self._door.agent) if record.kind == "file" else None,
-            "target": None if record.target is None else record.target.encode("utf-8", "surrogateescape"),
         }
+        try:
+            if record.target is not None:
+                item["target"] = record.target.encode("utf-8", "surrogateescape")
+            wire.pack(item)
+        except UnicodeEncodeError:
+            self._refuse(record, NO_TEXT)
+            return
+        except (OverflowError, TypeError, ValueError) as e:  # a number beyond 64 bits, or no value of JSON
+            self._refuse(record, str(e))
+            return
         if instead_of is not None:
             item["instead_of"] = instead_of
         self._waiting.append((record, where, item))
@@ -248,6 +258,9 @@ def _imported(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alike(mine: Record, record: Record) -> bool:
-    """Return whether all that the record says is said here already. Links come later."""
+    """Return whether all that the record says is said here already. Links come later, and of a directory the store
+    keeps but its mode."""
+    if record.kind == "directory":
+        return record.mode in (None, mine.mode)
     here, said = (plain(replace(each, links=(), tags=tuple(sorted(each.tags)))) for each in (mine, record))
     return all(here.get(name) == value for name, value in said.items())

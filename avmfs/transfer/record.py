@@ -109,7 +109,7 @@ def of_plain(path: str, data: bytes | None, said: Mapping[str, Any], place: str)
 
 def _value(name: str, value: Any) -> Any:
     if name in _TIMES:
-        return nanoseconds(value)
+        return at if (at := time_or_none(value)) is not None else _none()
     if name == "mode":
         return int(value, 8) & 0o7777
     if name == "importance":

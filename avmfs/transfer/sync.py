@@ -13,8 +13,10 @@ from __future__ import annotations
 import errno
 import fnmatch
 import hashlib
+import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +30,7 @@ from avmfs.transfer.record import Door, Refusal
 STATE: Final = ".avm-sync.json"
 _NEW, _OLD = ".avm-sync-new", ".avm-sync-old"  # ends of names beside a file: what comes, and what was put aside
 _ROUNDS: Final = 5
-_MANY: Final = 10  # removals that need no word, beside half of all
+_MANY: Final = 10  # removals that need no word, beside half of all, where something is left
 _TAKEN: Final = "something else has that name, or it changes all the time"
 LARGEST: Final = 8 * 1024 * 1024
 
@@ -57,9 +59,12 @@ class Sync:
         where = path if path is not None else before.get("path")
         if where is None:
             raise Invalid("name the directory of the memory that it is to be kept in step with", os.fspath(folder))
-        self._root = str(door.call("locate", path=where)["path"])
+        found = door.call("locate", path=where)
+        self._root, self._store = str(found["path"]), str(found["store"])
         if before and before["path"] != self._root:
             raise Invalid(f"it is kept in step with {before['path']}; remove {STATE} to begin anew", os.fspath(folder))
+        if before.get("store", self._store) != self._store:
+            raise Invalid(f"it is kept in step with another memory; remove {STATE} to begin anew", os.fspath(folder))
         self._base: dict[str, tuple[str, int]] = {
             name: (each[0], each[1]) for name, each in before.get("files", {}).items()
         }
@@ -113,9 +118,9 @@ class Sync:
                 steps.append((name, "remove there" if mine is None else "to store"))
             else:
                 steps.append((name, "both"))
-        for side in ("remove here", "remove there"):
+        for side, left in (("remove here", there), ("remove there", here)):
             gone = sum(step == side for _, step in steps)
-            if gone > max(_MANY, len(self._base) // 2) and not self._many:
+            if gone > (max(_MANY, len(self._base) // 2) if left else 0) and not self._many:
                 which = "the folder" if side == "remove there" else "the memory"
                 says = (
                     f"{gone} of {len(self._base)} files are gone from {which}: is it all there? (--many removes them)"
@@ -168,7 +173,7 @@ class Sync:
         found = {}
         for each in files(self._folder):
             if isinstance(each, Refusal):
-                if self._wanted(each.where):
+                if self._wanted(each.where) or not os.path.isfile(self._folder / each.where):  # it may hide a folder
                     self._report.refused.append(each)
             elif self._wanted(each[0]):
                 try:
@@ -214,7 +219,7 @@ class Sync:
         return sorted(set.intersection(*sets)) if sets else None
 
     def _refused(self, name: str) -> bool:
-        return any(each.where == name for each in self._report.refused)
+        return any(each.where == name or name.startswith(f"{each.where}/") for each in self._report.refused)
 
     def _wanted(self, name: str) -> bool:
         parts = name.split("/")
@@ -246,18 +251,27 @@ class Sync:
             return False
         raise Invalid(refused[1])
 
-    def _into_folder(self, name: str, data: bytes, instead_of: str | None) -> bool:
+    def _place(self, name: str) -> Path:
+        """Where a name is in the folder. Raises Invalid where a symlink leads out of it."""
         to = self._folder / name
+        if any(each.is_symlink() for each in itertools.takewhile(lambda each: each != self._folder, to.parents)):
+            raise Invalid("behind a symlink")
+        return to
+
+    def _into_folder(self, name: str, data: bytes, instead_of: str | None) -> bool:
+        to = self._place(name)
         to.parent.mkdir(parents=True, exist_ok=True)
         new = _beside(to, _NEW)
-        new.write_bytes(data)
+        new.unlink(missing_ok=True)
+        with open(new, "xb") as file:
+            file.write(data)
         if (at := self._moments.get(f"there {name}")) is not None:
             os.utime(new, ns=(at, at))
         try:
             if instead_of is not None:
                 os.chmod(new, to.stat().st_mode & 0o7777)
-                return self._aside(to, instead_of, lambda: os.link(new, to))
-            os.link(new, to)
+                return self._aside(to, instead_of, lambda: _named(new, to))
+            _named(new, to)
         except (FileExistsError, FileNotFoundError):
             return False
         finally:
@@ -265,7 +279,7 @@ class Sync:
         return True
 
     def _out_of_folder(self, name: str, digest: str) -> bool:
-        to = self._folder / name
+        to = self._place(name)
         try:
             if not self._aside(to, digest, lambda: None):
                 return False
@@ -287,25 +301,33 @@ class Sync:
         if _digest(old.read_bytes()) == digest:
             try:
                 then()
-            finally:
-                old.unlink()  # its bytes are in the store, or were removed there
+            except FileExistsError:  # somebody has written it anew
+                old.unlink()
+                raise
+            except BaseException:
+                self._back(old, to)
+                raise
+            old.unlink()  # its bytes are in the store, or were removed there
             return True
         self._back(old, to)
         return False
 
     def _back(self, old: Path, to: Path) -> None:
-        """Under its name, or where that is taken by now under another: the next round takes it to the store."""
-        name = os.fspath(to.relative_to(self._folder))
-        other = self._own_name(name, _digest(old.read_bytes()))
+        """Under its name, or where that is taken by now under another: the next round takes it to the store. Raises
+        Invalid where both are taken by other bytes."""
+        name, digest = os.fspath(to.relative_to(self._folder)), _digest(old.read_bytes())
+        other = self._own_name(name, digest)
         if name in self._limits:
             self._limits[other] = self._limits[name]
         for each in (to, self._folder / other):
             try:
-                os.link(old, each)
-                break
+                _named(old, each)
             except FileExistsError:
-                continue
-        old.unlink()
+                if not each.is_file() or _digest(each.read_bytes()) != digest:
+                    continue
+            old.unlink()
+            return
+        raise Invalid("its names are taken: give it another one, without a dot", os.fspath(old))
 
     def _recover(self) -> None:
         """What a sync that was killed has left."""
@@ -346,10 +368,27 @@ class Sync:
         kept = {name for name in limits if name in self._base or (self._folder / name).exists()}
         self._limits = {name: limits[name] for name in kept}
         beside = self._folder / f"{STATE}.new"
-        said = {"path": self._root, "files": self._base, "shared": self._limits}
+        said = {"path": self._root, "store": self._store, "files": self._base, "shared": self._limits}
         beside.write_text(json.dumps(said, sort_keys=True))
         beside.replace(self._folder / STATE)
         self._bytes.clear()
+
+
+def _named(file: Path, name: Path) -> None:
+    """Give a file a second name, which nobody has yet. Raises FileExistsError."""
+    try:
+        os.link(file, name)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:  # FAT has no hard links: then it is a copy
+        with open(name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as copy:
+            try:
+                copy.write(file.read_bytes())
+                copy.flush()
+                shutil.copystat(file, name)
+            except BaseException:
+                name.unlink()
+                raise
 
 
 def _beside(path: Path, end: str) -> Path:

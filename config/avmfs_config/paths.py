@@ -1,7 +1,8 @@
 """Where avmfs keeps its files, and how a path written by a person becomes an absolute one.
 
 Called by every program once, at start, and by the loader for paths inside the files. It creates nothing,
-opens nothing, and takes the environment as an argument. It must not know what the files contain.
+opens nothing, follows no link but a database, and takes the environment as an argument. It must not know what the
+files contain.
 """
 
 import os
@@ -35,8 +36,9 @@ def find_paths(environ: Mapping[str, str]) -> Paths:
     """The paths for this user: AVM_* variables first, then the XDG base directories, then their defaults.
 
     An AVM_* path may begin with ``~`` and may be relative (to the working directory, as on a command line);
-    an empty variable counts as unset, as does a relative XDG one (the XDG specification says so). Raises
-    ConfigError where a home directory is needed and there is none.
+    an empty variable counts as unset, as does a relative XDG one (the XDG specification says so). A database that is a
+    symlink is where that leads: there are its log and its lock. Raises ConfigError where a home directory is needed and
+    there is none.
     """
 
     def override(name: str) -> Path | None:
@@ -59,13 +61,14 @@ def find_paths(environ: Mapping[str, str]) -> Paths:
 
     config_dir = override("AVM_CONFIG_DIR") or base("XDG_CONFIG_HOME", ".config")
     data_dir = override("AVM_DATA_DIR") or base("XDG_DATA_HOME", ".local/share")
+    database = override("AVM_DB") or data_dir / "avm.db"
     return Paths(
         config_dir=config_dir,
         data_dir=data_dir,
         runtime_dir=override("AVM_RUNTIME_DIR") or _runtime_dir(environ),
         mounts_file=override("AVM_MOUNTS") or config_dir / "mounts.yaml",
         config_file=override("AVM_CONFIG") or config_dir / "config.yaml",
-        database=override("AVM_DB") or data_dir / "avm.db",
+        database=Path(os.path.realpath(database)) if os.path.islink(database) else database,
     )
 
 

@@ -111,7 +111,7 @@ def reload() -> None:
 
 @cli.command()
 def check() -> None:
-    """Check both configuration files; exit 1 if one cannot be used."""
+    """Check both configuration files; exit 1 if one, or a provider in it, cannot be used."""
     import avmfs_config
 
     paths, environ = paths_and_environ()
@@ -120,11 +120,15 @@ def check() -> None:
         click.echo(visible(str(problem)), err=True)
     if problems:
         sys.exit(1)
+    unmade = False
     for provider in avmfs_config.load_settings(paths.config_file, environ).providers:
         try:
             find_handler(provider.handler)(provider.config)
         except AvmError as e:
             click.echo(visible(f"config.yaml: provider {provider.pattern}: {e.reason}"), err=True)
+            unmade = True
+    if unmade:
+        sys.exit(1)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
     click.echo(visible(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}"))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_config import load_mounts
 
 from avmfs.cli.commands import COMMANDS
 from tests.cli.shells import LIMIT_S, QuickShell, Shell, configured, environment
@@ -49,6 +50,9 @@ def test_write_read_append(avm: Shell) -> None:
     assert avm.out("read", "/memory/shared/f/note.md") == "onetwo\n"
     assert parsed(avm, "write", "/shared/f/note.md", "three") == {"path": "/memory/shared/f/note.md", "version": 3}
     assert parsed(avm, "read", "/shared/f/note.md") == {"path": "/shared/f/note.md", "content": "three"}
+    avm.run("write", "/shared/f/bytes", data=b"caf\xe9")
+    told = {"path": "/shared/f/bytes", "content": "caf\ufffd", "base64": "Y2Fm6Q=="}
+    assert parsed(avm, "read", "/shared/f/bytes") == told
     avm.run("write", "/shared/f/note.md", "--content", "four")
     assert avm.out("read", "/shared/f/note.md") == "four"
     assert avm.complaint("write", "--new", "/shared/f/note.md", "x", code=1).startswith("avm: ")
@@ -447,6 +451,59 @@ def test_init(alone: Shell, tmp_path: Path) -> None:
         assert not line.strip() or line.startswith("#")
     alone.complaint("init", "BAD NAME", "--force", code=2, agent=None)
     assert "twice" in alone.complaint("init", "alice", "alice", "--force", code=2, agent=None)
+
+
+def daemon_check(shell: Shell) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "avmfs_daemon", "check"]
+    return subprocess.run(command, env=shell.environ, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    "root", ["agents", "./a b/agents", "/srv/my: agents", "/srv/a #1", "/srv/{x}", "~/x", "$HOME/x"]
+)
+def test_init_writes_a_root_that_can_be_used(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with configured("embedding: {enabled: false}\n") as where:
+        shell, place = Shell({**environment(where), "HOME": str(tmp_path)}), where / "config/mounts.yaml"
+        monkeypatch.chdir(tmp_path)
+        shell.run("init", "alice", "--root", root, agent=None)
+        checked = daemon_check(shell)
+        assert checked.returncode == 0, checked.stderr
+        [mount] = load_mounts(place, shell.environ)
+        expanded = root.replace("~", str(tmp_path)).replace("$HOME", str(tmp_path))
+        assert mount.mountpoint == Path(os.path.abspath(expanded)) / "alice/avm"
+
+
+def test_init_writes_nothing_for_a_root_that_cannot_be_used(tmp_path: Path) -> None:
+    with configured("embedding: {enabled: false}\n") as where:
+        shell = Shell(environment(where))
+        for more in ([], ["--dry-run"]):
+            said = shell.complaint("init", "alice", "--root", "/srv/a$no_such_b", *more, code=2, agent=None)
+            assert "mounts[0].mountpoint: $no_such_b is not set" in said
+        assert [each.name for each in (where / "config").iterdir()] == ["config.yaml"]
+
+
+def test_check_fails_where_a_provider_cannot_be_made() -> None:
+    provider = {"pattern": "/live/y/{v}", "handler": "no_such_handler", "config": {}}
+    with configured(json.dumps({"embedding": {"enabled": False}, "providers": [provider]})) as where:
+        (where / "config/mounts.yaml").write_text("mounts: []\n")
+        (where / "config/config.yaml").chmod(0o600)
+        checked = daemon_check(Shell(environment(where)))
+        assert (checked.returncode, checked.stdout) == (1, "")
+        assert "provider /live/y/{v}" in checked.stderr
+
+
+def test_a_store_behind_a_symlink_is_one_store_by_both_names() -> None:
+    with configured("embedding: {enabled: false}\n") as where:
+        shell = Shell(environment(where))
+        shell.run("write", "/shared/n.md", "one")
+        (where / "big").mkdir()
+        for each in (where / "data").glob("avm.db*"):
+            each.rename(where / "big" / each.name)
+        (where / "data/avm.db").symlink_to(where / "big/avm.db")
+        assert shell.out("read", "/shared/n.md") == "one"
+        shell.run("write", "/shared/n.md", "two")
+        assert shell.out("--db", str(where / "big/avm.db"), "read", "/shared/n.md") == "two"
+        assert not [each.name for each in (where / "data").glob("avm.db-*")], "its log lies beside it"
 
 
 def test_warmup_without_a_model_says_why(avm: Shell) -> None:

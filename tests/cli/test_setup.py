@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from avmfs.cli import jsonc
+from avmfs.cli import clients, jsonc
 from avmfs.cli.clients import CLIENTS
 from tests.cli.shells import Shell, configured, environment
 from tests.mount.mount_world import World
@@ -87,6 +88,58 @@ def test_what_others_have_in_a_file_stays_as_it_is(home: Shell, client: str, fil
     after = place.read_text()
     assert jsonc.parse(after).value == jsonc.parse(THEIRS).value
     assert "// mine, and it stays" in after and "/* as it is */" in after
+
+
+def test_a_file_keeps_its_line_ends(home: Shell) -> None:
+    root = Path(home.environ["HOME"])
+    theirs = {
+        ".codex/AGENTS.md": b"# Rules\r\nBe kind.\r\n",
+        ".codex/config.toml": b'model = "x"\r\n\r\n[tui]\r\na = 1\r\n',
+        ".config/zed/settings.json": b'{\r\n  "theme": "dark"\r\n}\r\n',
+        ".gemini/GEMINI.md": b"mixed\r\nas it is\n",
+    }
+    for name, data in theirs.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    for client in ("codex", "zed", "gemini"):
+        home.run("setup", client)
+    for name, data in theirs.items():
+        now = (root / name).read_bytes()
+        assert len(now) > len(data) + 50 and (b"avm" in now)
+        if data.count(b"\n") == data.count(b"\r\n"):
+            assert now.count(b"\n") == now.count(b"\r\n")
+        else:
+            assert now.startswith(data)
+    assert json.loads(home.out("setup", "codex", "--json"))["changed"] == []
+    for client in ("codex", "zed", "gemini"):
+        home.run("setup", client, "--remove")
+    assert {name: (root / name).read_bytes() for name in theirs} == theirs
+
+
+def test_what_others_may_not_read_they_cannot_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a file has the tokens of other servers."""
+    place = tmp_path / "mcp.json"
+    place.write_text('{"token": "secret"}')
+    place.chmod(0o600)
+    tmp_path.chmod(0o755)
+    seen: list[bool] = []
+
+    def copymode(source: Path, target: Path, **how: bool) -> None:
+        ways = [each.stat().st_mode & 0o077 for each in (target, *target.parents) if tmp_path in (each, *each.parents)]
+        seen.append(all(ways))
+        real(source, target, **how)
+
+    real = shutil.copymode
+    monkeypatch.setattr(shutil, "copymode", copymode)
+    before = os.umask(0o022)
+    try:
+        clients._write(place, '{"token": "secret", "avm": {}}')
+    finally:
+        os.umask(before)
+    assert seen == [False] and place.stat().st_mode & 0o777 == 0o600
+    assert "avm" in place.read_text() and list(tmp_path.iterdir()) == [place]
 
 
 def test_codex_keeps_what_stands_around_our_table(home: Shell) -> None:

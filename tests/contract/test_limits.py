@@ -108,6 +108,14 @@ def test_metadata_is_nested_so_deep(world: World) -> None:
             world.do(ALICE, "merge_meta", node=node, importance=None, user=deep(levels))
 
 
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, [{"n": 10**30}], "\ud800", {"\ud800": 1}])
+def test_metadata_that_could_not_be_told_to_others_is_refused_by_its_key(world: World, value: Any) -> None:
+    node = world.write(ALICE, "/memory/a", b"x")["node"]
+    with pytest.raises(Invalid, match=r"metadata: 'odd': (half of a surrogate|a whole number has at most 64 bits)"):
+        world.do(ALICE, "merge_meta", node=node, importance=None, user={"fine": 2**64 - 1, "odd": value})
+    world.do(ALICE, "merge_meta", node=node, importance=None, user={"k": [2**64 - 1, -(2**63), "\udcff"]})
+
+
 def test_keys_that_come_one_by_one_are_counted_together(world: World) -> None:
     node = world.write(ALICE, "/memory/a", b"x")["node"]
     half = {f"k{n}": n for n in range(KEYS_MAX // 2)}

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from avmfs import wire
@@ -429,6 +430,25 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
             process.kill()
             process.communicate(timeout=LIMIT_S)
     wait(lambda: _admitted(served))
+
+
+@pytest.mark.logs("door: an answer cannot be sent: ")
+def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_on(daemon: Daemon) -> None:
+    """Of a store that has what is refused by now."""
+    daemon.mounts()
+    daemon.settings(QUIET)
+    daemon.start()
+    with contextlib.closing(door(daemon)) as bob:
+        bob.call("write", path="/shared/note.md", data=b"hello world")
+    daemon.command("stop")
+    with contextlib.closing(apsw.Connection(os.fspath(daemon.root / "data/avm.db"))) as db:
+        db.execute("update document set user = ? where user is null or user = '{}'", (json.dumps({"n": 10**30}),))
+        assert db.changes()
+    daemon.start()
+    with contextlib.closing(door(daemon)) as bob:
+        with pytest.raises(StoreFailed, match="the answer cannot be sent"):
+            bob.call("records", path="/shared")
+        assert bob.call("read", path="/shared/note.md")["data"] == b"hello world"
 
 
 # --- any value at all

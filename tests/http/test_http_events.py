@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from avmfs.http.events import STREAMS_OF_ONE
 from tests.faults.daemons import LIMIT_S, QUIET, wait
 from tests.http.http_world import Visitor, Web, of, started
 
@@ -79,6 +80,18 @@ def test_changes_come_as_they_happen_and_to_whom_they_are_visible(web: Web) -> N
         assert told.until("/memory/shared/loud.md") == ["/memory/shared/loud.md"]
         web.call(alice, "move", source="/shared/loud.md", target="/shared/louder.md")
         assert "/memory/shared/louder.md" in told.until("/memory/shared/louder.md")
+
+
+def test_the_streams_of_one_agent_are_counted_by_all_its_keys(web: Web) -> None:
+    with contextlib.closing(web.door("kim")) as door, contextlib.ExitStack() as held:
+        keys = [str(door.call("create_key", actions=["read", "inbox"])["key"]) for _ in range(3)]
+        opened = [held.enter_context(stream(web, keys[n % 2])) for n in range(STREAMS_OF_ONE)]
+        assert {each.status for each in opened} == {200}
+        for shown in (*keys, web.token("kim")):
+            with stream(web, shown) as one_more:
+                assert one_more.status == 503
+        with stream(web, web.token("alice")) as hers:
+            assert hers.status == 200
 
 
 def test_a_stream_goes_on_where_the_last_one_ended(web: Web) -> None:

@@ -196,6 +196,9 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         assert "textarea" in alice.get("/note", path=path).body.decode()
         assert alice.send("write", path=path, version=1, text="two\r\nlines\r\n").status == 303
         assert door.call("read", path=path)["data"] == b"two\nlines\n"
+        door.call("write", path="/memory/shared/windows.md", data=b"one\r\n")
+        assert alice.send("write", path="/memory/shared/windows.md", version=1, text="one\r\ntwo\r\n").status == 303
+        assert door.call("read", path="/memory/shared/windows.md")["data"] == b"one\r\ntwo\r\n", "as it was"
         late = bob.send("write", path=path, version=1, text="lost")
         assert late.status == 409 and b"That did not work" in late.body
         assert alice.send("write", origin=False, path=path, version=2, text="forged").status == 403

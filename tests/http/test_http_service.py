@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from avmfs.errors import Busy
+from avmfs.http.doors import EACH, Caller, Doors
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
@@ -119,6 +121,27 @@ def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
     assert web.call(token, "tags").status == 200
     assert web.ask("DELETE", "/session", token=token).status == 200
     assert web.call(token, "tags").status == 401
+
+
+def test_the_keys_and_sessions_of_one_agent_share_its_room_and_leave_others_theirs(web: Web) -> None:
+    doors, held = Doors(web.runtime / "avm.sock"), []
+    with contextlib.closing(web.door("alice")) as alice:
+        keys = [Caller(None, key=alice.call("create_key", actions=["read"])["key"]) for _ in range(8)]
+    try:
+        for number in range(EACH):
+            caller = Caller("alice") if number % 4 == 0 else keys[number % 3]
+            held.append((caller, doors.take(caller)[0]))
+        for caller in (Caller("alice"), *keys):  # the later ones show for the first time whose they are
+            with pytest.raises(Busy):
+                doors.admit(caller)
+        doors.admit(Caller("bob"))
+        doors.put_back(*held.pop(), True)
+        for caller in (Caller("alice"), *keys):
+            doors.admit(caller)
+    finally:
+        for each in held:
+            doors.put_back(*each, False)
+        doors.close()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "", "[::2]:{port}"])

@@ -26,7 +26,7 @@ from mcp.shared.exceptions import MCPError
 from avmfs.errors import Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
-from avmfs.mcp.server import MemoryServer
+from avmfs.mcp.server import AT_ONCE, MemoryServer
 from avmfs.mcp.session import Session
 from avmfs.rpc.client import RemoteDoor
 from tests.mcp.peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
@@ -66,6 +66,53 @@ def started(environ: dict[str, str], *options: str, user: int | None = None) -> 
     )
     assert done.stdout == "" and "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stderr
+
+
+# --- who takes whose room
+
+
+class Slow:
+    """A session whose calls that wait do so until ``go``."""
+
+    def __init__(self, agent: str, go: threading.Event) -> None:
+        self.agent, self._go = agent, go
+
+    def another(self) -> Slow:
+        return self
+
+    def call(self, method: str, arguments: dict[str, Any]) -> tuple[Any, str]:
+        if arguments.get("wait"):
+            self._go.wait(LIMIT_S)
+        return {"urgent": 0, "normal": 0, "text": self.agent, "messages": []}, ""
+
+    def close(self) -> None: ...
+
+
+def test_calls_that_wait_hold_up_neither_other_agents_nor_other_calls() -> None:
+    """Of servers that one process has; which had the event loop's threads together."""
+    go = threading.Event()
+    alice, bob = (MemoryServer(Slow(name, go), "0") for name in ("alice", "bob"))  # type: ignore[arg-type]
+
+    async def inbox(server: MemoryServer, wait: float) -> str:
+        asked = types.CallToolRequestParams(name="avm_inbox", arguments={"wait": wait})
+        return str((await server._call_tool(None, asked)).content)
+
+    async def scenario() -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+        async with anyio.create_task_group() as group:
+            for _ in range(2 * AT_ONCE):
+                group.start_soon(inbox, alice, 60)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(LIMIT_S / 2):
+                assert "bob" in await inbox(bob, 0) and "alice" in await inbox(alice, 0)
+            go.set()
+
+    try:
+        anyio.run(scenario)
+    finally:
+        go.set()
+        alice.close()
+        bob.close()
 
 
 # --- who

@@ -136,6 +136,14 @@ def test_avm_variables_win_over_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (paths.mounts_file, paths.config_file) == (Path("/m.yaml"), Path("/c.yaml"))
 
 
+def test_a_database_that_is_a_symlink_is_where_that_leads(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/avm.db").symlink_to("../big/avm.db")
+    environ = {"HOME": "/h", "AVM_DATA_DIR": str(tmp_path / "data")}
+    assert find_paths(environ).database == Path(os.path.realpath(tmp_path)) / "big/avm.db"
+    assert find_paths(environ | {"AVM_DB": "/none/avm.db"}).database == Path("/none/avm.db")
+
+
 def test_runtime_dir_falls_back_to_a_directory_of_this_uid() -> None:
     usual = Path(f"/run/user/{os.getuid()}")
     expected = usual / "avm" if usual.is_dir() else Path(f"/tmp/avm-{os.getuid()}")

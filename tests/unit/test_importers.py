@@ -280,6 +280,21 @@ def test_the_earlier_avm(store: Open, tmp_path: Path) -> None:
     assert got["shared/odd.md"].meta["meta"] == "no json {" and got["shared/bytes.md"].data == b"\xff\x00\xfe"
 
 
+def test_directories_of_the_earlier_avm_are_there_already_the_second_time(store: Open, tmp_path: Path) -> None:
+    path = earlier_avm(tmp_path)
+    with apsw.Connection(str(path)) as db:
+        for name in ("/memory/shared/market", "/memory/shared/alone"):
+            db.execute(
+                "insert into nodes(path, content, meta, node_type, created_at, updated_at) values(?, '', ?, 'directory',"
+                " '2026-03-06T10:00:00', '2026-03-07T11:00:00')",
+                (name, '{"created_by": "akashi"}'),
+            )
+    world = store("store")
+    first, again = (brought(world, OPERATOR, "avm-db", path, INTO) for _ in range(2))
+    assert "shared/alone" in exported(world, OPERATOR, INTO) and first.refused == again.refused
+    assert (again.added, again.updated, again.same) == (0, 0, first.added + first.same)
+
+
 def test_another_database_is_refused(tmp_path: Path) -> None:
     with apsw.Connection(str(tmp_path / "x.db")) as db:
         db.execute("create table t(a)")

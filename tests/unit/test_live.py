@@ -123,6 +123,26 @@ def test_what_is_stale_is_shown_while_it_is_fetched(desk: Desk, counted: type[Co
     assert desk.kept() == b"2\n" and counted.asked == 2
 
 
+def test_readers_of_what_is_stale_start_one_fetch_and_no_thread_that_waits_for_it(
+    desk: Desk, counted: type[Counted]
+) -> None:
+    desk.live.appear(ALICE, WHERE)
+    desk.later_s = 61
+    counted.go.clear()
+    fetcher = Fetcher(desk.store, (desk.provider,), desk.now, {}, ())
+    fetcher.ask("fetch", WHERE, wait=False)
+    deadline = time.monotonic() + LIMIT_S
+    while counted.asked < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    before = threading.active_count()
+    for _ in range(100):
+        fetcher.ask("fetch", WHERE, wait=False)
+    after = threading.active_count()
+    counted.go.set()
+    fetcher.ask("fetch", WHERE)
+    assert after <= before and counted.asked == 2
+
+
 def test_a_source_that_fails_is_left_alone_for_a_while(desk: Desk, counted: type[Counted]) -> None:
     counted.fails = True
     for _ in range(3):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import random
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -64,7 +67,7 @@ def test_what_one_side_has_comes_to_the_other(world: World, folder: Path) -> Non
     report = synced(world, folder)
     assert (report.to_folder, report.removed_there) == (["there.md"], ["a/here.md"])
     world.agent("alice").memory.delete(f"{ROOT}/there.md")
-    assert synced(world, folder).removed_here == ["there.md"]
+    assert synced(world, folder, many=True).removed_here == ["there.md"]
     assert there(world) == {} and here(folder) == {"not.txt": b"of no interest"}
 
 
@@ -189,6 +192,111 @@ def test_an_emptied_folder_does_not_empty_the_memory(world: World, folder: Path)
     assert len(synced(world, folder, many=True).removed_there) == 31
 
 
+def test_where_all_of_one_side_is_gone_however_little_nothing_is_removed(world: World, folder: Path) -> None:
+    """The directory of the memory was moved, or the agent may not see it any more; or the folder is not mounted."""
+    (folder / "mine.md").write_text("mine\n")
+    synced(world, folder)
+    world.agent("alice").memory.move(ROOT, "/memory/shared/elsewhere")
+    with pytest.raises(Invalid, match=r"2 of 2 files are gone from the memory.*--many"):
+        synced(world, folder)
+    assert set(here(folder)) == {"there.md", "mine.md"}
+    world.agent("alice").memory.move("/memory/shared/elsewhere", ROOT)
+    for path in folder.glob("*.md"):
+        path.unlink()
+    with pytest.raises(Invalid, match="2 of 2 files are gone from the folder"):
+        synced(world, folder)
+    assert set(there(world)) == {"there.md", "mine.md"}
+
+
+def test_another_store_is_not_taken_for_the_one_that_the_folder_was_kept_in_step_with(
+    world: World,
+    store: Open,  # noqa: F811
+    folder: Path,
+) -> None:
+    (folder / "mine.md").write_text("mine\n")
+    synced(world, folder)
+    other = store("other")
+    other.agent("alice").put(f"{ROOT}/there.md", "there\n")
+    for many in (False, True):
+        with pytest.raises(Invalid, match="kept in step with another memory"):
+            synced(other, folder, many=many)
+    (folder / STATE).unlink()
+    assert synced(other, folder).to_store == ["mine.md"], "begun anew, nothing is removed"
+    assert set(here(folder)) == {"there.md", "mine.md"}
+
+
+def test_a_folder_that_became_a_symlink_is_left_alone_on_both_sides(world: World, folder: Path, tmp_path: Path) -> None:
+    world.agent("alice").put(f"{ROOT}/sub/note.md", "a note\n")
+    synced(world, folder)
+    (folder / "sub").rename(tmp_path / "elsewhere")
+    (folder / "sub").symlink_to(tmp_path / "elsewhere")
+    (folder / "picture.png").symlink_to(folder / "there.md")
+    world.agent("alice").put(f"{ROOT}/sub/new.md", "new\n")
+    for _ in range(2):
+        report = synced(world, folder)
+        assert [each.where for each in report.refused] == ["sub"], "what is of no interest is not told of"
+        assert set(there(world)) == {"there.md", "sub/note.md", "sub/new.md"}
+        assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["note.md"]
+    (folder / "sub").unlink()
+    (tmp_path / "elsewhere").rename(folder / "sub")
+    assert synced(world, folder).to_folder == ["sub/new.md"]
+    (folder / "sub").rename(tmp_path / "gone")
+    (folder / "sub").symlink_to(tmp_path / "not mounted")
+    assert [each.where for each in synced(world, folder).refused] == ["sub"] and len(there(world)) == 3
+
+
+def test_nothing_is_written_through_a_link_that_comes_while_it_works(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    world.agent("alice").put(f"{ROOT}/sub/agent.md", "an agent's\n")
+
+    class Linking(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "read" and not (folder / "sub").exists():
+                (folder / "sub").symlink_to(tmp_path / "outside")
+            return super().call(method, **arguments)
+
+    synced(world, folder, Linking(door(world, "alice").memory))
+    assert not list((tmp_path / "outside").iterdir()) and set(there(world)) == {"there.md", "sub/agent.md"}
+
+
+def test_a_folder_without_hard_links_is_kept_in_step(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    assert synced(world, folder).to_folder == ["there.md"]
+    world.agent("alice").put(f"{ROOT}/there.md", "changed\n")
+    (folder / "there.md").chmod(0o640)
+    assert synced(world, folder).to_folder == ["there.md"]
+    assert here(folder) == there(world) == {"there.md": b"changed\n"}
+    assert (folder / "there.md").stat().st_mode & 0o777 == 0o640
+    (folder / "there.md").rename(folder / ".there.md.avm-sync-old")
+    assert synced(world, folder) == Synced(), "what a killed one has put aside comes back"
+    assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+def test_a_file_that_cannot_be_replaced_stays(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced(world, folder)
+    world.agent("alice").put(f"{ROOT}/there.md", "changed\n")
+    real = os.link
+
+    def full(file: Any, name: Any) -> None:
+        if os.fspath(file).endswith("-new"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file, name)
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copystat", lambda file, name: full(file, name))
+    assert [each.where for each in synced(world, folder).refused] == ["there.md"]
+    assert here(folder) == {"there.md": b"there\n"}
+    monkeypatch.undo()
+    assert synced(world, folder).to_folder == ["there.md"]
+
+
 def test_a_dry_run_tells_and_changes_nothing(world: World, folder: Path) -> None:
     (folder / "here.md").write_text("here\n")
     report = Sync(door(world, "alice"), folder, ROOT).run(dry=True)
@@ -254,7 +362,7 @@ def test_an_edit_between_the_look_and_the_change_is_not_lost(removing: bool, wor
         (folder / "there.md").write_text("mine\n")
     meddling = Meddling(door(world, "alice").memory)
     meddling.before = lambda: (setattr(meddling, "before", None), alice.put(f"{ROOT}/there.md", "just now\n"))
-    synced(world, folder, meddling)
+    synced(world, folder, meddling, many=True)
     assert here(folder) == there(world) and b"just now\n" in there(world).values()
     assert removing or b"mine\n" in there(world).values()
 
@@ -282,6 +390,24 @@ def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder
     assert synced(world, folder) == Synced()
     assert here(folder) == there(world) == {"there.md": b"there\n"}
     assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+def test_what_was_put_aside_is_not_lost_where_both_its_names_are_taken(world: World, folder: Path) -> None:
+    synced(world, folder)
+    aside = folder / ".there.md.avm-sync-old"
+    aside.write_text("put aside\n")
+    other = folder / f"there (conflict {hashlib.sha256(b'put aside' + bytes([10])).hexdigest()[:8]}).md"
+    other.write_text("edited since\n")
+    with pytest.raises(Invalid, match="names are taken"):
+        synced(world, folder)
+    assert aside.read_text() == "put aside\n"
+    aside.rename(folder / "another.md")
+    synced(world, folder)
+    assert b"put aside\n" in there(world).values()
+    (folder / "another.md").rename(aside)
+    other.write_text("put aside\n")
+    synced(world, folder)
+    assert not aside.exists() and here(folder) == there(world), "what is there already is no other file"
 
 
 class Oracle:

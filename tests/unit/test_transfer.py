@@ -3,8 +3,10 @@ nothing, and what is refused is counted."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import Exists, Invalid
 from avmfs.memory import Memory
@@ -75,6 +78,9 @@ def filled(world: World) -> None:
     bob.put("/memory/shared/bytes.md", b"\xff\x00\xfe")
     bob.put("/memory/shared/windows.md", b"---\r\na: 1\r\n---\r\nx\r\n")
     bob.put("/memory/shared/empty.md", b"")
+    bob.put("/memory/shared/.gitignore", "*.log\n")
+    bob.put("/memory/shared/.github/ci.yml", "on: push\n")
+    bob.put("/memory/shared/.github/README.md", "---\ntitle: x\n---\nwhat runs\n")
     bob.put("/memory/shared/d/program", b"#!/bin/sh\n" + bytes(range(256)) * 300)
     for name in (b"new\nline.md", b"odd \xff.md", "多.md".encode(), b'a"b\\c', b"q?x=1%41"):
         bob.memory.submit("write_path", path=[b"memory", b"shared", b"names", name], data=name)
@@ -258,6 +264,62 @@ def test_one_bad_record_does_not_keep_its_batch_out(store: Open) -> None:
         iter([Record("a.md", b"a"), *bad, Record("b.md", b"b")])
     )
     assert report.added == 3 and [each.where for each in report.refused] == ["bad.md", "bad.md:meta"]
+
+
+LINES = (
+    '{"path":"\\ud800","content":"x"}',
+    '{"path":"l","target":"\\ud800"}',
+    '{"path":"m","content":"x","meta":{"k":"\\ud800"}}',
+    '{"path":"n","content":"x","meta":{"k":123456789012345678901234567890}}',
+    '{"path":"o","content":"x","author":"\\ud800"}',
+    '{"path":"p","content":"x","tags":["\\ud800"]}',
+    '{"path":"q","content":"x","expires":1e30}',
+    '{"path":"r","content":"x","created":"9999-12-31T00:00:00Z"}',
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("dry", [False, True])
+def test_a_record_that_no_store_could_give_back_is_refused_with_its_place(
+    line: str, dry: bool, store: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text('{"path":"a","content":"a"}\n' + line + '\n{"path":"z","content":"z"}\n')
+    world = store("first")
+    report = brought(world, "alice", "jsonl", tmp_path / "in", "/memory/shared", dry=dry)
+    assert report.added == 2 and [each.where for each in report.refused] == ["in:2"]
+    assert set(exported(world, "alice", "/memory/shared")) == (set() if dry else {"a", "z"})
+    wire.pack(door(world, "alice").call("records"))
+
+
+def test_an_archive_s_header_that_is_no_object_is_refused_with_its_place(store: Open, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, header in (("a", "[1]"), ("b", "{}"), ("c", "[" * 100_000)):
+            member = tarfile.TarInfo(name)
+            member.size, member.pax_headers = 1, {"AVM.record": header}
+            tar.addfile(member, io.BytesIO(b"x"))
+    report = brought(store("first"), "alice", "tar", tmp_path / "x.tar", "/memory/shared")
+    assert report.added == 1 and [each.where for each in report.refused] == ["x.tar:a", "x.tar:c"]
+
+
+def test_a_bad_line_beside_a_folder_is_refused_with_its_place(store: Open, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / ".avm.jsonl").write_bytes(b'\xff\n{"path": 1, "kind": "directory"}\n[]\n')
+    (tmp_path / "in" / "a.txt").write_text("a")
+    report = brought(store("first"), "alice", "markdown", tmp_path / "in", "/memory/shared")
+    assert report.added == 1 and [each.where for each in report.refused] == [f".avm.jsonl:{n}" for n in (1, 2, 3)]
+
+
+def test_a_file_called_as_what_a_folder_has_beside_is_not_lost_unsaid(store: Open, tmp_path: Path) -> None:
+    first, second = store("first"), store("second")
+    alice = first.agent("alice")
+    for name, text in (("a.txt", "a\n"), (".avm.jsonl", '{"kind": "file", "path": "a.txt"}\n'), ("z.txt", "z\n")):
+        alice.put(f"/memory/shared/{name}", text)
+    alice.memory.submit("set_tags", node=alice.node("/memory/shared/z.txt").id, add=["t"], remove=[], replace=False)
+    records = exporting.records(door(first, "alice"), "/memory/shared")
+    with pytest.raises(Invalid, match="all is exported but this file"):
+        formats.writers()["markdown"].call(tmp_path / "out", records)
+    assert brought(second, "alice", "markdown", tmp_path / "out", "/memory/shared").added == 2
+    assert exported(second, "alice", "/memory/shared")["z.txt"].tags == ("t",)
 
 
 def test_git_reads_the_history_with_the_agents_as_authors(store: Open, tmp_path: Path) -> None:

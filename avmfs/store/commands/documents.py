@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from avmfs import paths
-from avmfs.errors import Denied, Invalid, OverQuota
+from avmfs import paths, wire
+from avmfs.errors import NO_TEXT, Denied, Invalid, OverQuota
 from avmfs.node import DERIVES, Kind, Node
 from avmfs.store.commands import command, scoping, versions
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
@@ -22,8 +22,8 @@ def check_tags(named: int) -> None:
 
 
 def pack_user(user: dict[str, Any]) -> str:
-    """User keys of :meta as they are stored. Raises OverQuota for too many, Invalid for what is too long
-    or no plain JSON."""
+    """User keys of :meta as they are stored. Raises OverQuota for too many, Invalid for what is too long, no plain
+    JSON, or cannot be sent: whoever asks for it would get nothing."""
     if len(user) > KEYS_MAX:
         raise OverQuota(f"metadata may have {KEYS_MAX} keys, this has {len(user)}")
     level: list[Any] = [user]
@@ -42,6 +42,13 @@ def pack_user(user: dict[str, Any]) -> str:
         packed = json.dumps({key: value for key, value in user.items() if value is not None}, sort_keys=True)
     except (TypeError, ValueError) as e:
         raise Invalid(f"metadata: {e}") from None
+    for key, value in user.items():
+        try:
+            wire.pack([key, value])
+        except UnicodeEncodeError:
+            raise Invalid(f"metadata: {key!r}: {NO_TEXT}") from None
+        except OverflowError:
+            raise Invalid(f"metadata: {key!r}: a whole number has at most 64 bits") from None
     if len(packed) > USER_LIMIT:
         raise Invalid(f"metadata may have {USER_LIMIT} characters in all, this has {len(packed)}")
     return packed

@@ -20,10 +20,13 @@ NOTES: Final = (".md", ".markdown")
 
 @writer("markdown", "a folder of files, with front matter")
 def write(path: Path, records: Iterator[Record]) -> int:
-    count = 0
+    count, left_out = 0, False
     folder = new_folder(path)
     with open(folder / BESIDE, "w", encoding="ascii") as beside:
         for record in records:
+            if record.path == BESIDE:
+                left_out = True
+                continue
             count += 1
             said, to = plain(record), folder / record.path
             title = record.meta.get("title")
@@ -41,6 +44,8 @@ def write(path: Path, records: Iterator[Record]) -> int:
             to.write_bytes(data)
             if record.updated is not None:
                 os.utime(to, ns=(record.updated, record.updated))
+    if left_out:
+        raise Invalid("all is exported but this file: a folder has other things under that name (tar has it)", BESIDE)
     return count
 
 
@@ -48,21 +53,26 @@ def write(path: Path, records: Iterator[Record]) -> int:
 def read(path: Path) -> Iterator[Record | Refusal]:
     said: dict[str, Any] = {}
     if (beside := path / BESIDE).exists():
-        for number, line in enumerate(beside.read_text("ascii").splitlines(), 1):
+        for number, line in enumerate(beside.read_bytes().splitlines(), 1):
             try:
                 each = json.loads(line)
+                if not isinstance(each["path"], str):
+                    raise TypeError
                 said[each["path"]] = each
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 yield Refusal(f"{BESIDE}:{number}", "no line of avm export")
     for name, each in said.items():
         if each.get("kind") in ("directory", "symlink"):
             yield from _made(name, None, each)
-    for each in files(path):
+    listed = {name for name in said if _hidden(name) and name != BESIDE}
+    for each in files(path, hidden=bool(listed)):
+        name = each.where if isinstance(each, Refusal) else each[0]
+        if _hidden(name) and name not in listed:
+            continue  # what others keep beside notes
         if isinstance(each, Refusal):
             yield each
-            continue
-        name, file = each
-        yield from _made(name, file, said.get(name))
+        else:
+            yield from _made(name, each[1], said.get(name))
 
 
 def _made(name: str, file: Path | None, said: dict[str, Any] | None) -> Iterator[Record | Refusal]:
@@ -89,8 +99,12 @@ def foreign(front: dict[str, Any]) -> dict[str, Any]:
     return said | {name: front[name] for name in ("author", "title") if isinstance(front.get(name), str)}
 
 
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
 def _noted(record: Record) -> bool:
-    if not record.path.endswith(NOTES) or record.data is None:
+    if not record.path.endswith(NOTES) or record.data is None or _hidden(record.path):
         return False
     try:
         record.data.decode()

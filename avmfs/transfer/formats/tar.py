@@ -58,9 +58,12 @@ def read(path: Path) -> Iterator[Record | Refusal]:
                 if member.issym():
                     said = {"target": member.linkname}
                 try:
-                    own = member.pax_headers.get(HEADER)
-                    yield of_plain(name, data, said if own is None else json.loads(own), place)
-                except (ValueError, AvmError) as e:
+                    if (own := member.pax_headers.get(HEADER)) is not None:
+                        said = json.loads(own)
+                        if not isinstance(said, dict):
+                            raise Invalid("expected an object")
+                    yield of_plain(name, data, said, place)
+                except (ValueError, RecursionError, AvmError) as e:
                     yield Refusal(place, f"its header {HEADER}: {e}")
     except (tarfile.TarError, EOFError, zlib.error, OSError) as e:
         if isinstance(e, FileNotFoundError):
