@@ -169,10 +169,10 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
             for offset in (0, 5, INLINE_LIMIT - 2, BLOCK * 2 - 1):
                 assert content.read(db, 99, size, extents, offset, 7) == model[offset : offset + 7]
         for packed, whole in maps:
-            assert content.read_map(db, 99, packed, len(whole)) == whole
+            assert content.read_map(db, 99, packed, 0, len(whole)) == whole
         content.release(db, 99)
         for packed, whole in maps:
-            assert content.read_map(db, 99, packed, len(whole)) == whole, "a map owns its blocks"
+            assert content.read_map(db, 99, packed, 0, len(whole)) == whole, "a map owns its blocks"
             content.release_map(db, packed)
         assert stored(db) == others
     finally:
@@ -251,7 +251,7 @@ def test_a_block_of_one_owner_is_changed_in_place_and_one_of_several_left_as_it_
             content.apply(db, 99, after, [("w", BLOCK, piece)])
             second = content.pack_rows(db, 99)
             assert [second[n] == first[n] for n in range(3)] == [True, False, True]
-            assert content.read_map(db, 99, packed, 3 * BLOCK)[BLOCK] == ord("y")
+            assert content.read_map(db, 99, packed, 0, 3 * BLOCK)[BLOCK] == ord("y")
         assert content.unpack_map(packed) == first and content.pack_rows(db, 99) == second
     finally:
         db.execute("rollback")
@@ -316,6 +316,6 @@ def test_a_piece_that_is_gone_is_an_error_that_names_the_file(db: apsw.Connectio
             with pytest.raises(StoreFailed, match="its bytes are not there"):
                 content.apply(db, 99, after, [edit])
             with pytest.raises(StoreFailed, match="its bytes are not there"):
-                content.read_map(db, 99, packed, after.size)
+                content.read_map(db, 99, packed, 0, after.size)
         finally:
             db.execute("rollback")
