@@ -470,6 +470,7 @@ def test_what_came_in_is_trusted_by_where_it_lies() -> None:
         return policy.scope((top, name), origin=origin).trust
 
     assert [trust(top, b"x") for top in (b"memory", b"trash", b"archive", b"index")] == ["quarantine"] * 3 + ["allow"]
+    assert policy.scope((b"trash", b"(2)", b"x"), origin=tool).trust == "quarantine"
     assert [trust(b"memory", name, Origin(("web",))) for name in (b"x", b"y")] == ["mark", "allow"]
     assert trust(b"memory", b"y") == trust(b"memory", b"x", Origin(())) == "allow"
     for one, other in ((b"x", b"q"), (b"y", b"x"), (b"q", b"r")):
