@@ -99,7 +99,7 @@ class Reader:
         api_keys.require_valid(db, who, now)
 
     @cached_property
-    def standing(self) -> Standing:
+    def _standing(self) -> Standing:
         return Standing(self._db, self.who, self.visible)
 
     def moment(self, when: Moment | int | str) -> Moment:
@@ -191,14 +191,14 @@ class Reader:
         rows = self._db.execute(
             "select document, number, at, author, size, seq, route from version where document = ? and number >= ?"
             " order by number desc",
-            (document, version_visibility.oldest_seen(self._db, document, self.standing.saw)),
+            (document, version_visibility.oldest_seen(self._db, document, self._standing.saw)),
         )
         return [Version(*row) for row in rows]
 
     def version_bytes(self, document: int, number: int) -> bytes:
         self.who.require("read")
         self._require_document(document)
-        oldest = version_visibility.oldest_seen(self._db, document, self.standing.saw)
+        oldest = version_visibility.oldest_seen(self._db, document, self._standing.saw)
         there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
         data = kept_versions.whole(self._db, document, number) if there and number >= oldest else None
         if data is None:
@@ -329,13 +329,13 @@ class Reader:
             f" order by seq {'desc' if newest_first else 'asc'}",
             {"after": after_seq, "since": since, "within": within, "length": len(within), "scopes": self.within(under)},
         )
-        seen = (self._seen_today(Change(*row), within) for scope, *row in rows if self.standing.holds(scope))
+        seen = (self._seen_today(Change(*row), within) for scope, *row in rows if self._standing.holds(scope))
         return [*islice((change for change in seen if change is not None), limit)]
 
     def _seen_today(self, change: Change, within: bytes) -> Change | None:
         """As the rules of today show it: where they show one end of a renaming alone, a name came, or went."""
-        here, was = self.standing.reads(change.path), change.other
-        if was is None or self.standing.reads(was) == here:
+        here, was = self._standing.reads(change.path), change.other
+        if was is None or self._standing.reads(was) == here:
             return change if here else None
         change = replace(change, op="create" if here else "remove", path=change.path if here else was, other=None)
         return change if change.path.startswith(within) else None
@@ -386,7 +386,7 @@ class Reader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        return counting.counts(self._db, under, self.within(under), self.now, self.standing.saw)
+        return counting.counts(self._db, under, self.within(under), self.now, self._standing.saw)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)

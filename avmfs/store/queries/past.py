@@ -159,7 +159,7 @@ class PastReader(Reader):
     def _showed(self, was: Any) -> bool:
         """Rights are those of now, and no veil is lifted: a node has to be visible by the class that it was in, by the
         rules of today for the place where it was, and where it is now, or was last."""
-        if not self.standing.holds(was[11]):
+        if not self._standing.holds(was[11]):
             return False
         if self.who.operator:
             return True
@@ -174,7 +174,7 @@ class PastReader(Reader):
             place = (*self._parts(was[1]), bytes(was[2]))
         except NotFound:
             return False
-        return self.standing.reads(paths.join(place))
+        return self._standing.reads(paths.join(place))
 
     def _last_scope(self, document: int) -> int | None:
         live = self._db.execute(
@@ -242,7 +242,7 @@ class PastReader(Reader):
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
         heads = [held[1] for held in self._states.values() if held is not None and held[0].document == document]
-        oldest = version_visibility.oldest_seen(self._db, document, self.standing.saw)
+        oldest = version_visibility.oldest_seen(self._db, document, self._standing.saw)
         rows = self._db.execute(
             "select document, number, at, author, size, seq, route from version where document = ?1"
             " and number between ?2 and ?3 union all select document, number, at, author, size, since, route"
