@@ -18,7 +18,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -40,7 +40,8 @@ class Holder(Protocol):
     def drop(self, name: str) -> None: ...
 
 
-_Key = tuple[str, int, int]  # kind, node, owner: "range" (fcntl), "whole" (flock), "alone" (this mount, owner 0)
+_KINDS = ("range", "whole", "alone")  # fcntl, flock; that no other mount has any of the first
+_Key = tuple[str, int, int]  # kind, node, owner, which is 0 of the last kind
 
 
 class _Owned(NamedTuple):
@@ -261,7 +262,7 @@ class LockTable:
         while True:
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                return os.open(self._folder / f"{node:016x}.{what}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                return os.open(_path(self._folder, what, node), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
                 if time.monotonic() > deadline:
                     raise Busy("there is no runtime folder to lock in", os.fspath(self._folder)) from None
@@ -315,6 +316,17 @@ def _request(kind: int, start: int, length: int) -> bytes:
 
 
 NAME = "lock "
+
+
+def forget_files(folder: Path, nodes: Iterable[int]) -> None:
+    """Files of the tree that are gone for good, so that nobody can lock them any more."""
+    for node in nodes:
+        for what in _KINDS:
+            _path(folder, what, node).unlink(missing_ok=True)
+
+
+def _path(folder: Path, what: str, node: int) -> Path:
+    return folder / f"{node:016x}.{what}"
 
 
 def clear(folder: Path) -> None:

@@ -206,8 +206,10 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
+    from avmfs.vfs import locks
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import Housekeeper
+    from avmfs_daemon.runtime import LOCKS
 
     with living(spec) as runtime:
         assert spec.embedding is not None
@@ -232,6 +234,7 @@ def run_keeper(spec: ChildSpec) -> None:
             # What other hosts' mounts hold is in the store alone.
             open_among=partial(_open_among, runtime) if house is None else lambda nodes: None,
             may=(lambda: True) if house is None else house.mine,
+            gone=partial(locks.forget_files, spec.runtime_dir / LOCKS),
         )
         deliverer = _deliverer(runtime, spec, store)
 

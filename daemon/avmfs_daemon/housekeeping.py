@@ -67,7 +67,8 @@ class InformedEmbedder(Embedder, Protocol):
 class Housekeeper:
     """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
     giving passages their vectors; `also` is called in every round, and sees to it itself how often it works.
-    `open_among` says which of these nodes a mount has open, None where that is not known. While `may` says no,
+    `open_among` says which of these nodes a mount has open, None where that is not known; `gone` hears of those
+    that have been freed. While `may` says no,
     all of it is left to somebody else."""
 
     def __init__(
@@ -82,6 +83,7 @@ class Housekeeper:
         chainer: Chainer | None = None,
         open_among: Callable[[list[int]], list[int] | None] = lambda nodes: None,
         may: Callable[[], bool] = lambda: True,
+        gone: Callable[[list[int]], None] = lambda nodes: None,
     ) -> None:
         self._store = store
         self._embedder = embedder
@@ -102,6 +104,7 @@ class Housekeeper:
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
         self._open_among = open_among
         self._may = may
+        self._gone = gone
         self._closed: dict[int, float] = {}  # node: since when it is known that it is open nowhere
         self._limits = limits or Limits()
         self._chores_at = self._orphans_at = self._clients_at = clock()
@@ -217,6 +220,7 @@ class Housekeeper:
         ]
         for first in range(0, len(over), REAPED):
             self._store.submit(OPERATOR, "reap_orphans", nodes=over[first : first + REAPED])
+        self._gone(over)
 
     def _embed(self, waiting: bool) -> bool:
         assert self._embedder is not None

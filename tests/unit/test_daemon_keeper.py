@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
+from avmfs.vfs import locks
+from avmfs.vfs.locks import LockTable
 from tests.hashing import HashingEmbedding
 
 ALICE = Principal("alice")
@@ -75,8 +79,13 @@ class House:
         self.engine = Engine()
         self.keeper = self.new_keeper()
 
-    def new_keeper(self, open_among: Callable[[list[int]], list[int] | None] = lambda nodes: None) -> Housekeeper:
-        return Housekeeper(self.store, self.engine, lambda: self.monotonic, lambda: self.wall, open_among=open_among)
+    def new_keeper(
+        self,
+        open_among: Callable[[list[int]], list[int] | None] = lambda nodes: None,
+        gone: Callable[[list[int]], None] = lambda nodes: None,
+    ) -> Housekeeper:
+        clocks = (lambda: self.monotonic, lambda: self.wall)
+        return Housekeeper(self.store, self.engine, *clocks, open_among=open_among, gone=gone)
 
     def write(self, name: str, text: str) -> int:
         self.store.submit(ALICE, "write_path", path=[b"memory", name.encode()], data=text.encode())
@@ -441,6 +450,23 @@ def test_an_unlinked_file_that_is_known_to_be_open_nowhere_is_freed_at_the_secon
     house.later(LOOK_S + 0.1)
     house.work()
     assert not house.store.orphans()
+
+
+def test_of_a_file_that_is_gone_for_good_no_lock_file_is_left(house: House, tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    stays = house.write("stays", "text")
+    gone = orphaned(house)
+    table = LockTable(folder, lambda: False)
+    for node in (stays, gone):
+        table.set_range(node, 1, fcntl.F_RDLCK, 0, 0, wait=False, alone=True)
+        table.set_whole(node, 1, fcntl.LOCK_EX)
+    table.close()
+    house.keeper = house.new_keeper(lambda nodes: [], partial(locks.forget_files, folder))
+    house.work()
+    assert len(list(folder.iterdir())) == 6
+    house.later(LOOK_S + 0.1)
+    house.work()
+    assert {path.stem for path in folder.iterdir()} == {f"{stays:016x}"}
 
 
 def test_who_opened_it_between_two_looks_keeps_it(house: House) -> None:
