@@ -83,7 +83,7 @@ class LinuxMount:
         NamespaceOps(self._session, tree, self._numbers, self._replies, self.handles, pages)
         FileOps(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
         DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
-        LockOps(self._session, tree, self.handles, self._locks)
+        LockOps(self._session, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
         if tree.fresh is not None:

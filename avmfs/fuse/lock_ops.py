@@ -12,7 +12,6 @@ from avmfs.fuse.handles import Handles
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Request, Session
 from avmfs.vfs.locks import LockTable
-from avmfs.vfs.tree import Tree
 
 _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 
@@ -20,8 +19,8 @@ _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 class LockOps:
     """See the module."""
 
-    def __init__(self, session: Session, tree: Tree, handles: Handles, locks: LockTable) -> None:
-        self._tree, self._handles, self._locks = tree, handles, locks
+    def __init__(self, session: Session, handles: Handles, locks: LockTable) -> None:
+        self._handles, self._locks = handles, locks
         session.serves({Op.GETLK: self._getlk})
         session.serves({Op.SETLK: self._setlk, Op.SETLKW: self._setlk}, blocking=True)
 
@@ -44,7 +43,7 @@ class LockOps:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
             self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))
         else:
-            span, alone = (start, _length(start, end)), self._tree.is_shared_memory(node)
+            span, alone = (start, _length(start, end)), handle.file.is_shared_memory()
             self._locks.set_range(node, owner, kind, *span, wait=wait, through=fh, pid=pid, alone=alone)
         return b""
 

@@ -314,7 +314,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
             self.locks.forget(node, owner, "range")
             return 0
-        wait, alone = command == fcntl.F_SETLKW, self.tree.is_shared_memory(node)
+        wait, alone = command == fcntl.F_SETLKW, handle.file.is_shared_memory()
         span = (asked.l_start, asked.l_len)
         self.locks.set_range(node, owner, asked.l_type, *span, wait=wait, pid=asked.l_pid, alone=alone)
         return 0

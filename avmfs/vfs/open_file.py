@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported, from_wire
+from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported, Stale, from_wire
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.client.inflight import COMMIT
@@ -135,6 +135,14 @@ class OpenFile:
         """The node as this mount sees it: the store's, with uncommitted edits. Waits for a commit. Raises Stale."""
         with self.lock:
             return self.overlaid(self.memory.store.cached_node(self.memory.who, self.node))
+
+    def is_shared_memory(self) -> bool:
+        """Return whether those who lock the file talk through its mapped pages, which are another copy on each mount:
+        SQLite's index of a write-ahead log."""
+        try:
+            return self.memory.store.cached_node(self.memory.who, self.node).name.endswith(b"-shm")
+        except Stale:
+            return False
 
     def overlaid(self, node: Node) -> Node:
         """``node`` with the size and times that the uncommitted edits give it. Takes no lock: edits over the bytes that

@@ -91,11 +91,10 @@ class OpenFiles:
     def has(self, node: int) -> bool:
         return node in self._files
 
-    def removed(self, node: Node) -> bool:
+    def _removed(self, file: OpenFile, node: Node) -> bool:
         """Return whether a file was open here when it was removed, to the trash: for those who have it open it has no
         name any more, as elsewhere. A program that locks a file looks whether that is so."""
-        file = self._files.get(node.id)
-        if file is None or node.ctime < file.opened:
+        if node.ctime < file.opened:
             return False
         if file.removed[0] != node.parent:
             with self._memory.reading() as reader:
@@ -114,6 +113,8 @@ class OpenFiles:
             node = peek()
             file = self._files.get(node.id) if node is not None else None
             seen = node if node is None or file is None else file.overlaid(node)
+            if seen is not None and file is not None and self._removed(file, seen):
+                seen = seen._replace(parent=None)
             if commits is self._commits:
                 return node, seen
 

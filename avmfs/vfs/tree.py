@@ -121,7 +121,7 @@ class Tree:
     def child(self, directory: int, name: bytes) -> tuple[Node, Attributes] | None:
         """A node of the store by its name, which says nothing else. The caller knows that the directory is visible."""
         node, seen = self.opened.overlaid(partial(self._store.cached_child, self._who, directory, name))
-        return None if node is None or seen is None else (node, self._attributes_of_open(seen))
+        return None if node is None or seen is None else (node, self.attributer.of_node(seen))
 
     def node(self, number: int) -> Real:
         """The node by its number, with or without a name. Raises Stale."""
@@ -148,10 +148,7 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._attributes_of_open(self.opened.overlaid(partial(self.peek, number))[1])
-
-    def _attributes_of_open(self, seen: Node) -> Attributes:
-        return self.attributer.of_node(seen._replace(parent=None) if self.opened.removed(seen) else seen)
+        return self.attributer.of_node(self.opened.overlaid(partial(self.peek, number))[1])
 
     def attributes_of_made(self, found: Address) -> Attributes:
         """Of what was just made: also when another mount has removed it meanwhile."""
@@ -429,14 +426,6 @@ class Tree:
         if found is None:
             raise PastEnd()
         return found
-
-    def is_shared_memory(self, node: int) -> bool:
-        """Return whether those who lock a file talk through its mapped pages, which are another copy on each mount:
-        SQLite's index of a write-ahead log."""
-        try:
-            return self.peek(node).name.endswith(b"-shm")
-        except Stale:
-            return False
 
     def require_writable(self) -> None:
         """Raises ReadOnly on a mount that only reads."""
