@@ -43,8 +43,9 @@ class HttpService:
         """As the configuration says, or as somebody has asked for it since the daemon began."""
         return replace(settings, listen=self._asked_for) if settings.listen is None else settings
 
-    def follow(self, settings: HttpSettings) -> Child | None:
-        """Bring it to these settings; the child that is to be dismissed."""
+    def follow(self, settings: HttpSettings, *, anew: bool = False) -> Child | None:
+        """Bring it to these settings; the child that is to be dismissed. ``anew``: every session ends, with the process
+        that has them."""
         settings, before = self.wanted(settings), self.settings
         self.settings = settings
         if settings.listen != self._bound or (settings.listen is not None and self.listener is None):
@@ -56,7 +57,7 @@ class HttpService:
         if self._child is None:
             self._child = Child("http", "http")
             self._children.add(self._child)
-        elif settings != before:
+        elif anew or settings != before:
             self._children.replace(self._child)
         return None
 

@@ -346,8 +346,8 @@ class Supervisor:
         elif not self._settings.providers:
             self._dismiss(running)
 
-    def _follow_http(self) -> None:
-        if (ending := self._http.follow(self._settings.http)) is not None:
+    def _follow_http(self, *, anew: bool = False) -> None:
+        if (ending := self._http.follow(self._settings.http, anew=anew)) is not None:
             self._dismiss([ending])
 
     def _remember(self, children: Iterable[Child]) -> None:
@@ -470,7 +470,8 @@ class Supervisor:
             if child.stale:  # what a mount can do is fixed when it is made
                 self._takeover.renew_fd_entry(child)
         self._follow_providers()
-        self._follow_http()
+        # Who has signed in was let in by who might be whom then.
+        self._follow_http(anew=bool(_identities(before) - _identities(settings)))
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
         if settings.apart_from_rules() != before.apart_from_rules():
             for child in self._children.all:
@@ -499,6 +500,13 @@ class Supervisor:
         if not self._turn_until(lambda: not self._rules_pending, RULES_S):
             log.error("the writer has not confirmed the new rules")
         return self._rules_refused
+
+
+def _identities(settings: Settings) -> set[tuple[str, int | None]]:
+    """Which Unix user may be which agent, and of which agents is said what they may; None: the daemon's own user."""
+    return {(agent, uid) for uid, agents in settings.uids.items() for agent in agents} | {
+        (agent, None) for agent in settings.agents
+    }
 
 
 def _place(mount: Mount) -> tuple[str, str]:

@@ -116,6 +116,23 @@ def test_who_may_be_the_operator_no_more_is_none_by_any_open_way(root: Path) -> 
         daemon.clean_up()
 
 
+def test_sessions_end_where_somebody_may_not_be_an_agent_any_more(root: Path) -> None:
+    """Who has signed in was let in by it, or may have been."""
+    uids, agents = "uids: {65534: [alice]}\n", "agents: {alice: {capabilities: [write, sudo]}}\n"
+    daemon = started(root, SETTINGS + uids)
+    try:
+        token = of(daemon).token("alice")
+        for now, ends in ((uids + agents, False), (agents, True), ("", True)):
+            daemon.settings(SETTINGS + now)
+            daemon.command("reload")
+            web = of(daemon)
+            assert web.call(token, "tags").status == (401 if ends else 200), now
+            token = web.token("alice", operator=bool(now))
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
 def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
     token = web.token("alice")
     assert web.call(token, "tags").status == 200
