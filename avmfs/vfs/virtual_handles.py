@@ -12,7 +12,7 @@ import threading
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import AvmError, BadHandle, Denied, Invalid, OverQuota
+from avmfs.errors import AvmError, BadHandle, Denied, Invalid, OverQuota, from_wire
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
@@ -210,21 +210,21 @@ class MailHandle(VirtualHandle):
             mail.parse_duration(self.expires)
         self.re = None if re is None else mail.parse_number(re)
         self.sent = 0
-        self.refused = False
+        self.refused = 0  # as what the beginning of this message was (errno)
 
     def took(self, count: int) -> None:
         body = bytes(self.written[self.sent :])
         text, whole = codecs.utf_8_decode(body, "replace", False)  # the beginning of a character is none yet
         size = len(text.encode()) + len(body) - whole  # as it is sent: a byte that is no text takes three
         if self.refused:
-            raise OverQuota("the beginning of this message was refused")
+            raise from_wire(self.refused, "the beginning of this message was refused", None)
         try:
             if len(body) == count:
                 self.memory.may_tell(self.recipient, size, self.re)
             elif size > (limit := self.memory.around.limits.message_bytes):
                 raise OverQuota(too_long(limit))
-        except (Denied, Invalid, OverQuota):
-            self.refused = True  # the rest of it is no message
+        except (Denied, Invalid, OverQuota) as e:
+            self.refused = e.code  # the rest of it is no message
             raise
 
     def flush(self) -> None:
@@ -233,7 +233,7 @@ class MailHandle(VirtualHandle):
             if body and not self.refused:
                 text = body.decode("utf-8", "surrogateescape").removesuffix("\n")
                 self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
-            self.sent, self.refused = len(self.written), False
+            self.sent, self.refused = len(self.written), 0
 
 
 class QuestionHandle(VirtualHandle):
