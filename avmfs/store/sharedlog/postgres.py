@@ -53,10 +53,9 @@ _OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid =
 _TAKE: Final = "begin; select newest from avm_baton for update"  # on one way
 _AHEAD: Final = 64  # records that come with the baton
 _READ: Final = (
-    "select number, token, host, data from (select number, token, host, data,"
-    " sum(octet_length(data)) over (order by number) - octet_length(data) as before"
-    f" from (select * from avm_record where number > {{}} order by number limit {{}}) as next) as sized"
-    f" where before < {READ_BYTES} order by number"
+    "select number, token, host, data from (select *, sum(octet_length(data)) over (order by number) as upto from"
+    " (select * from avm_record where number > {} order by number limit {}) as next) as sized"
+    f" where upto - octet_length(data) < {READ_BYTES} order by number"
 )
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
