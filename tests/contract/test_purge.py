@@ -174,7 +174,8 @@ def test_who_may_purge_what(build: Callable[..., World]) -> None:
     assert [each["path"] for each in found["files"]] == ["/memory/both.md"] and found["refused"] == 1
     assert purge(world, BOB, "/memory/both.md")["purged"] == 1 and left(world, "zqxmagpie") == []
     assert purge(world, ALICE, "/memory/private/alice/hers.md")["purged"] == 1 and left(world, "zqxcanary") == []
-    assert purge(world, replace(ALICE, operator=True), "/memory/fixed")["purged"] == 1 and left(world, "zqxpigeon") == []
+    operator = replace(ALICE, operator=True)
+    assert purge(world, operator, "/memory/fixed")["purged"] == 1 and left(world, "zqxpigeon") == []
 
 
 def test_what_has_ended_is_purged_by_who_could_write_it_and_by_nobody_else(world: World) -> None:
