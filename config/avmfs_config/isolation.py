@@ -24,6 +24,13 @@ def entitled(settings: Settings, mounts: Iterable[Mount]) -> Settings:
     return replace(settings, uids={uid: tuple(agents) for uid, agents in uids.items()})
 
 
+def identities(settings: Settings) -> set[tuple[str, int | None]]:
+    """Which Unix user may be which agent (``uids`` as completed by `entitled`), and of which agents is said what they
+    may; None: the daemon's own user."""
+    uids = {(agent, uid) for uid, agents in settings.uids.items() for agent in agents}
+    return uids | {(agent, None) for agent in settings.agents}
+
+
 def isolation(mounts: Iterable[Mount], uids: Mapping[int, tuple[str, ...]], own: int) -> tuple[Isolation, str]:
     """Whether the kernel keeps agents from each other's memory; if not, why. ``uids`` as completed by `entitled`,
     ``own`` the daemon's user.

@@ -425,16 +425,10 @@ class Supervisor:
         answer: dict[str, Any]
         self._notifier.reloading()
         try:
-            mounts, settings = self._configuration()
-        except ConfigError as problem:
+            answer = {"ok": self._change(*self._configuration())}
+        except (ConfigError, StoreFailed) as problem:
             log.error("the configuration stays as it was: %s", problem)
             answer = {"error": str(problem)}
-        else:
-            try:
-                answer = {"ok": self._change(mounts, settings)}
-            except AvmError as problem:
-                log.error("the configuration stays as it was: %s", problem)
-                answer = {"error": str(problem)}
         self._notifier.ready(self._summary() + (f"; {answer['error']}" if "error" in answer else ""))
         for reply in replies:
             reply(answer)
@@ -471,7 +465,7 @@ class Supervisor:
                 self._takeover.renew_fd_entry(child)
         self._follow_providers()
         # Who has signed in was let in by who might be whom then.
-        self._follow_http(anew=bool(_identities(before) - _identities(settings)))
+        self._follow_http(anew=bool(isolation.identities(before) - isolation.identities(settings)))
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
         if settings.apart_from_rules() != before.apart_from_rules():
             for child in self._children.all:
@@ -500,13 +494,6 @@ class Supervisor:
         if not self._turn_until(lambda: not self._rules_pending, RULES_S):
             log.error("the writer has not confirmed the new rules")
         return self._rules_refused
-
-
-def _identities(settings: Settings) -> set[tuple[str, int | None]]:
-    """Which Unix user may be which agent, and of which agents is said what they may; None: the daemon's own user."""
-    return {(agent, uid) for uid, agents in settings.uids.items() for agent in agents} | {
-        (agent, None) for agent in settings.agents
-    }
 
 
 def _place(mount: Mount) -> tuple[str, str]:

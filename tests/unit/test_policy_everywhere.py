@@ -191,6 +191,7 @@ _READER: dict[str, Ask] = {
     "subdirectories": lambda r, it: r.subdirectories(PRIVATE),
     "path": lambda r, it: r.path(it.file),
     "open_node": lambda r, it: r.open_node(it.open),
+    "in_trash_since": lambda r, it: r.in_trash_since(it.file, 0),
     "read": lambda r, it: r.read(it.file, 0, 99),
     "seek": lambda r, it: r.seek(it.file, 0, hole=True),
     "target": lambda r, it: r.target(it.symlink),

@@ -8,7 +8,6 @@ too, so that a passed ttl hides a node from all routes at once.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -329,16 +328,8 @@ class Reader:
             f" order by seq {'desc' if newest_first else 'asc'}",
             {"after": after_seq, "since": since, "within": within, "length": len(within), "scopes": self.within(under)},
         )
-        seen = (self._seen_today(Change(*row), within) for scope, *row in rows if self._standing.holds(scope))
+        seen = (self._standing.shown(Change(*row), within) for scope, *row in rows if self._standing.holds(scope))
         return [*islice((change for change in seen if change is not None), limit)]
-
-    def _seen_today(self, change: Change, within: bytes) -> Change | None:
-        """As the rules of today show it: where they show one end of a renaming alone, a name came, or went."""
-        here, was = self._standing.reads(change.path), change.other
-        if was is None or self._standing.reads(was) == here:
-            return change if here else None
-        change = replace(change, op="create" if here else "remove", path=change.path if here else was, other=None)
-        return change if change.path.startswith(within) else None
 
     def listing(
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None

@@ -8,12 +8,14 @@ saying. Called by the readers, in their snapshot.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import apsw
 
 from avmfs import paths
 from avmfs.access import Access, Policy, Principal
+from avmfs.node import Change
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
 
@@ -38,6 +40,15 @@ class Standing:
             return True
         above = path[: path.rindex(b"/")]
         return _reads(self._policy, self._who.name, above + b"/" if _alike(self._policy, above) else path)
+
+    def shown(self, change: Change, within: bytes) -> Change | None:
+        """A change as the rules of today show it: of a renaming of which they show one end alone, that a name came, or
+        went. None: it is not shown, or has nothing left below ``within``."""
+        here, was = self.reads(change.path), change.other
+        if was is None or self.reads(was) == here:
+            return change if here else None
+        change = replace(change, op="create" if here else "remove", path=change.path if here else was, other=None)
+        return change if change.path.startswith(within) else None
 
     @cached_property
     def _policy(self) -> Policy:

@@ -398,9 +398,7 @@ class ReplicatedWriter(Writer):
 
     def _ready(self, batch: list[tuple[Peer, Request]]) -> bool:
         """Return whether the log is there, or was when it was last asked. Else they have heard."""
-        deadline = time.monotonic() + self._wait_s
-        if not self._follower.settled:
-            deadline = max(deadline, self._begun_at + START_S)
+        deadline = max(time.monotonic() + self._wait_s, 0 if self._follower.settled else self._begun_at + START_S)
         while (down := self._replicated.down) is not None:
             left = deadline - time.monotonic()
             if left <= 0 or self._stopping:
