@@ -7,16 +7,14 @@ bounds what a view takes into memory. Knows no single view.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from avmfs import trust
 from avmfs.errors import TooBig
 from avmfs.node import Node
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.rows.kept_versions import WHOLE_MAX
 from avmfs.text.escapes import json_safe
-
-WHOLE_LIMIT: Final = 256 * 1024 * 1024
-"""A view is rendered in memory; a larger file is read as a file."""
 
 
 def lines(items: Iterable[str], nothing: str) -> str:
@@ -52,7 +50,7 @@ def heading(reader: Reader, node: Node) -> str:
 
 
 def whole(reader: Reader, node: Node) -> bytes:
-    """All bytes of a file. Raises TooBig past WHOLE_LIMIT."""
-    if node.size > WHOLE_LIMIT:
+    """All bytes of a file. Raises TooBig past WHOLE_MAX: a view is rendered in memory, a larger file is read as one."""
+    if node.size > WHOLE_MAX:
         raise TooBig(f"{size(node.size)} are too much for a view; read the file itself")
     return reader.read(node.id, 0, node.size)

@@ -43,13 +43,9 @@ def read_at(db: apsw.Connection, document: int, number: int, offset: int, length
     began = _began(db, document, number)
     if began is None:
         return None
-    size, (encoding, body, _, crc, node) = began
-    length = max(0, min(length, size - offset))
-    if encoding == Encoding.MAP:
-        return content.read_map(db, node, checksums.checked(db, node, body, crc), offset, length)
-    if encoding == Encoding.HEAD:
-        newest, now, extents = _newest_node(db, document)
-        return content.read(db, newest, now, extents, offset, length)
+    size, (encoding, body, _, _, node) = began
+    if encoding in _ALONE:
+        return _piece(db, document, node, encoding, body, offset, max(0, min(length, size - offset)))
     data = read(db, document, number)
     return None if data is None else data[offset : offset + length]
 
@@ -60,9 +56,9 @@ def in_blocks(db: apsw.Connection, document: int, number: int) -> bytes | None:
     began = _began(db, document, number)
     if began is None:
         return None
-    size, (encoding, body, _, crc, node) = began
+    size, (encoding, body, _, _, _) = began
     if encoding == Encoding.MAP:
-        return content.beginning_of(checksums.checked(db, node, body, crc), size)
+        return content.beginning_of(body, size)
     if encoding == Encoding.HEAD:
         newest, _, extents = _newest_node(db, document)
         return content.beginning_of(content.map_of(db, newest), size) if extents else None
@@ -76,6 +72,9 @@ def _began(db: apsw.Connection, document: int, number: int) -> tuple[int, Any] |
     for row in _later(db, document, number) or ():
         size = row[2] if size is None else size
         if row[0] != Encoding.PREFIX:
+            _, body, _, crc, node = row
+            if body is not None:
+                checksums.checked(db, node, body, crc)
             return size, row
     return None
 
@@ -98,7 +97,7 @@ def _decoded(db: apsw.Connection, document: int, rows: Any) -> bytes | None:
         if encoding in _ALONE:
             # What was only added to since may have become much larger, and mostly holes.
             wanted = chain[-1][2] if chain and chain[-1][0] == Encoding.PREFIX else size
-            data = _alone(db, document, node, encoding, body, wanted)
+            data = _piece(db, document, node, encoding, body, 0, wanted)
         elif encoding == Encoding.SAME:
             data = read(db, *SAME.unpack(body))
             if data is None:
@@ -119,12 +118,14 @@ def _decoded(db: apsw.Connection, document: int, rows: Any) -> bytes | None:
     return data
 
 
-def _alone(db: apsw.Connection, document: int, node: int, encoding: int, body: bytes, size: int) -> bytes:
-    """The first ``size`` bytes of the newest version, or of one that is a map."""
+def _piece(
+    db: apsw.Connection, document: int, node: int, encoding: int, body: bytes, offset: int, length: int
+) -> bytes:
+    """A piece of the newest version, or of one that is a map."""
     if encoding == Encoding.MAP:
-        return content.read_map(db, node, body, 0, size)
-    newest, whole, extents = _newest_node(db, document)
-    return content.read(db, newest, whole, extents, 0, size)
+        return content.read_map(db, node, body, offset, length)
+    newest, size, extents = _newest_node(db, document)
+    return content.read(db, newest, size, extents, offset, length)
 
 
 def _newest_node(db: apsw.Connection, document: int) -> tuple[int, int, bool]:
