@@ -58,9 +58,12 @@ def test_a_program_reads_lists_and_searches_what_was_and_changes_nothing(environ
         assert len(past.history(f"{D}/a.md")) == 1
         assert past.read(f"{D}/:list").count("md") == 2
         for change in (
-            lambda: past.write(f"{D}/x.md", "x"), lambda: past.delete(f"{D}/a.md"), lambda: past.snapshot(),
-            lambda: past.agent_memory().remember("x"), lambda: past.restore(D, "yesterday"),
-        ):  # fmt: skip
+            lambda: past.write(f"{D}/x.md", "x"),
+            lambda: past.delete(f"{D}/a.md"),
+            lambda: past.snapshot(),
+            lambda: past.agent_memory().remember("x"),
+            lambda: past.restore(D, "yesterday"),
+        ):
             with pytest.raises(ReadOnly):
                 change()
     with pytest.raises(NotFound, match="kept from"), at(environ, "1999-01-01") as past:

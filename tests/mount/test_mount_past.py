@@ -121,11 +121,15 @@ def test_ordinary_programs_work_in_the_past(place: Place, tmp_path: Path) -> Non
     assert "-one" in sh(f"git diff --no-index {past}/a.md {here}/a.md", check=False).stdout
     assert sh(f"cd {past}/d && wc -l < b.md && find . -type f").stdout == "50000\n./b.md\n"
     for attempt in (
-        lambda: (past / "new").write_text("x"), lambda: (past / "a.md").write_text("x"),
+        lambda: (past / "new").write_text("x"),
+        lambda: (past / "a.md").write_text("x"),
         lambda: (past / "a.md").unlink(),
-        lambda: (past / "a.md").chmod(0o777), lambda: (past / "a.md").rename(past / "z"), lambda: (past / "n").mkdir(),
-        lambda: os.truncate(past / "a.md", 0), lambda: (past / "a.md").rename(here / "z"),
-    ):  # fmt: skip
+        lambda: (past / "a.md").chmod(0o777),
+        lambda: (past / "a.md").rename(past / "z"),
+        lambda: (past / "n").mkdir(),
+        lambda: os.truncate(past / "a.md", 0),
+        lambda: (past / "a.md").rename(here / "z"),
+    ):
         assert code_of(attempt) in (errno.EROFS, errno.EACCES)
     assert not any(name.startswith("@") for name in os.listdir(mount))
 

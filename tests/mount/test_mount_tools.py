@@ -377,4 +377,5 @@ def test_sort_split_and_patch(place: Place) -> None:
     )
     if shutil.which("patch"):
         sh("patch -s s p && cmp s v && test ! -e s.rej", cwd=place.bob)
-    assert sh("exec 7<>t; echo ZZ >&7; read -u 7 x; echo $x; set -o noclobber; echo y > t", cwd=place.bob, check=False).returncode == 1  # fmt: skip  # noqa: E501
+    refused = "exec 7<>t; echo ZZ >&7; read -u 7 x; echo $x; set -o noclobber; echo y > t"
+    assert sh(refused, cwd=place.bob, check=False).returncode == 1

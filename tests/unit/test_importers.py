@@ -58,8 +58,10 @@ def earlier_avm(at: Path) -> Path:
                 "insert into nodes(path, content, meta, created_at, updated_at) values(?, ?, ?, ?, ?)",
                 (name, text, said, "2026-03-06T10:00:00.5", "2026-03-07T11:00:00"),
             )
-        db.execute("insert into nodes(path, content, meta, created_at, updated_at) values('/memory/shared/bytes.md',"
-                   " cast(x'ff00fe' as text), '{}', 'then', '2026-03-07T11:00:00')")  # fmt: skip
+        db.execute(
+            "insert into nodes(path, content, meta, created_at, updated_at) values('/memory/shared/bytes.md',"
+            " cast(x'ff00fe' as text), '{}', 'then', '2026-03-07T11:00:00')"
+        )
         for source, target in (("shared/market/BTC.md", "shared/limited.md"), ("shared/odd.md", "none.md")):
             db.execute(
                 "insert into edges(source, target, edge_type) values(?, ?, 'derived from')",
