@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -109,6 +110,10 @@ class WriterProcess:
     def log(self) -> str:
         return self.said.read_text("utf-8", "replace")
 
+    def processor_ns(self) -> int:
+        assert self.process is not None
+        return time.clock_gettime_ns((~self.process.pid << 3) | 2)  # of all its threads: CPUCLOCK_SCHED, Linux
+
     def attach(self, agent: str = ANYBODY, patience_s: float = 200.0, clock: SharedClock | None = None) -> Store:
         shown = proof(self.key, agent)
         if clock is None:
@@ -144,6 +149,10 @@ class World:
             if self.writer is not None:
                 self.writer.close()
             raise
+
+    def processor_ns(self) -> int:
+        """Of whoever carries out commands."""
+        return time.process_time_ns() if self.writer is None else self.writer.processor_ns()
 
     @property
     def policy(self) -> Policy:

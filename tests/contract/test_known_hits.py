@@ -29,11 +29,11 @@ def anew(store: Store, who: Principal) -> list[Hit]:
     return every(store, who)
 
 
-def both(world: World, who: Principal) -> tuple[list[Hit], list[Hit]]:
+def both(world: World, who: Principal, remembers: Store) -> tuple[list[Hit], list[Hit]]:
     """``every`` and ``anew`` of one state: the writer itself takes in what waits, when it has nothing else to do."""
     while True:
         waits = world.rows("select document from lexical_queue")
-        found = every(world.store, who), anew(world.store, who)
+        found = every(remembers, who), anew(world.store, who)
         if world.rows("select document from lexical_queue") == waits:
             return found
 
@@ -85,7 +85,7 @@ def test_what_is_remembered_follows_each_change(stocked: World, change: str, dra
     if drained:
         stocked.drain()
     for who in (ALICE, BOB):
-        known, fresh = both(stocked, who)
+        known, fresh = both(stocked, who, stocked.store)
         assert known == fresh and len(known) >= 3
 
 
@@ -190,7 +190,7 @@ def test_many_changes_by_two_processes(stocked: World) -> None:
             if step % 3:
                 stocked.drain()
             for who in (ALICE, BOB):
-                known = every(other, who)
-                assert known == anew(stocked.store, who)
+                known, fresh = both(stocked, who, other)
+                assert known == fresh
     finally:
         other.close()
