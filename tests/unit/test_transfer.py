@@ -8,7 +8,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +366,34 @@ def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open,
     said = (tmp_path / "out").read_bytes()
     assert b"for everybody" in said
     assert not any(hers in said for hers in (b"alice's own", b"private/alice", b"shared/plan.md", b"the plan"))
+
+
+SMILE = "\U0001f600"
+AWKWARD = (
+    Record("emoji.md", b"x", tags=(SMILE,), meta={"title": f"{SMILE} a", "k": SMILE}),
+    Record("emoji in front.md", b"---\na: 1\n---\nx", tags=(SMILE,), meta={"title": SMILE}),
+    Record(
+        "breaks.md", b"x", author="a\x7f\x85\u2028\u2029\ufeff\ufffe\uffff\ud7ff\ue000", meta={"\x85": "\u2028 \x9f"}
+    ),
+    Record("surrogate.md", b"x", links=(("\udcff", "about"),)),
+    Record("prose.md", b"---\nSome prose.\n---\nMore.\n", tags=("t",)),
+    Record("list.md", b"---\n- a\n- b\n---\nx\n", tags=("t",)),
+    Record("flow.md", b"---\n{a: 1}\n---\nx\n", tags=("t",)),
+    Record("indented.md", b"---\n  a: 1\n  b: 2\n---\nx\n", tags=("t",)),
+    Record("nothing.md", b"---\n---\nx\n", tags=("t",)),
+    Record("long.md", b"x", meta={"k" * 1100: 1}),
+    Record("number.md", b"x", meta={"k": 1e22}),
+    Record("once exported.md", b'---\navm: {"own": true}\n---\nx', tags=("t",)),
+    Record("says it too.md", b"---\navm: {}\na: 1\n---\nx", tags=("t",)),
+)
+
+
+@pytest.mark.parametrize("note", AWKWARD, ids=lambda note: note.path)
+def test_a_note_comes_back_from_a_folder_whatever_it_says(note: Record, tmp_path: Path) -> None:
+    formats.writers()["markdown"].call(tmp_path / "out", iter([note]))
+    [back] = formats.readers()["markdown"].call(tmp_path / "out")  # type: ignore[call-overload]
+    assert isinstance(back, Record), back
+    assert replace(back, place="", updated=None) == note
 
 
 def test_a_folder_of_notes_that_people_write_is_read_as_it_is(store: Open, tmp_path: Path) -> None:
