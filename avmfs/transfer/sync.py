@@ -18,11 +18,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
 from avmfs.transfer.files import files
 from avmfs.transfer.record import Door, Refusal
@@ -264,7 +266,7 @@ class Sync:
         new = _beside(to, _NEW)
         new.unlink(missing_ok=True)
         with open(new, "xb") as file:
-            file.write(data)
+            _write(file, data)
         if (at := self._moments.get(f"there {name}")) is not None:
             os.utime(new, ns=(at, at))
         try:
@@ -357,7 +359,12 @@ class Sync:
             raise Invalid(f"damaged ({e}): remove it, and nothing is lost", os.fspath(self._folder / STATE)) from None
 
     def _save(self, steps: list[tuple[str, str]], here: dict[str, str], there: dict[str, tuple[str, int]]) -> None:
-        """What was alike when it was looked at, and what has been made so."""
+        """What was alike when it was looked at, and what has been made so, which is on the disk by then: a file that
+        power loss has taken would be taken for removed."""
+        came = [self._folder / name for name, step in steps if step in ("to folder", "both")]
+        for folder in {each for name in came for each in name.parents if each.is_relative_to(self._folder)}:
+            with suppress(FileNotFoundError, NotADirectoryError):  # it has been removed since, with what came
+                sync_directory(folder)
         changed = {name for name, _ in steps}
         alike = {name: each for name, each in there.items() if name not in changed and here.get(name) == each[0]}
         waiting = {name: each for name, each in self._base.items() if name in changed and name not in self._agreed}
@@ -369,9 +376,17 @@ class Sync:
         self._limits = {name: limits[name] for name in kept}
         beside = self._folder / f"{STATE}.new"
         said = {"path": self._root, "store": self._store, "files": self._base, "shared": self._limits}
-        beside.write_text(json.dumps(said, sort_keys=True))
+        with open(beside, "wb") as file:
+            _write(file, json.dumps(said, sort_keys=True).encode())
         beside.replace(self._folder / STATE)
         self._bytes.clear()
+
+
+def _write(file: IO[bytes], data: bytes) -> None:
+    """On the disk before it has its name: a file that power loss has emptied would be taken for an edit."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _named(file: Path, name: Path) -> None:
@@ -383,8 +398,7 @@ def _named(file: Path, name: Path) -> None:
     except OSError:  # FAT has no hard links: then it is a copy
         with open(name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as copy:
             try:
-                copy.write(file.read_bytes())
-                copy.flush()
+                _write(copy, file.read_bytes())
                 shutil.copystat(file, name)
             except BaseException:
                 name.unlink()
