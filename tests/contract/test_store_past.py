@@ -666,6 +666,33 @@ def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> No
     world.store.close()
 
 
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize(("size", "past_bytes"), [(200_000, 100_000), (1_000, 0)])
+def test_a_snapshot_keeps_what_is_removed_however_large_it_is(
+    size: int, past_bytes: int, short: bool, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "few.db", past_bytes=past_bytes)
+    data, newer = random.Random(size).randbytes(size), random.Random(-size).randbytes(size)
+    for name in ("a", "b", "later"):
+        if name == "later":
+            world.do(ALICE, "snapshot", name="s")
+        world.write(ALICE, f"memory/{name}", data)
+    world.write(ALICE, "memory/b", newer)
+    writer: Any = world.store._submitter
+    writer._applier.short = lambda: short
+    for name in (b"a", b"b", b"later"):
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=name)
+    assert world.rows("past_version") == 3, "of what no snapshot has nothing is kept"
+    _trim(world)
+    seen = world.at(ALICE, "s")
+    assert seen[b"/memory/a"][5] == seen[b"/memory/b"][5] == data and b"/memory/later" not in seen
+    assert world.rows("past_version") == 2
+    world.do(ALICE, "remove_snapshot", name="s")
+    _trim(world)
+    assert world.rows("past_version") == 0
+    world.store.close()
+
+
 def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     node = world.write(ALICE, "memory/a", b"one", handle=7)
     world.store.submit(ALICE, "snapshot", name="s")
