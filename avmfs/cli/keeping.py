@@ -14,7 +14,7 @@ import click
 from avmfs_config import Settings, load_settings
 
 from avmfs.access import Policy
-from avmfs.agents import backups
+from avmfs.agents import anchors, backups
 from avmfs.agents.repairing import Repair, repair
 from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
 from avmfs.cli.session import asking, confirm, locations, show, working
@@ -167,8 +167,10 @@ def init_() -> None:
 @cluster_.command("join", cls=Command)
 def join_() -> None:
     """Bring the newest snapshot here; what came since follows when the daemon starts."""
+    path = locations().database
     with log_of_settings() as (log, settings):
-        at = cluster.join(locations().database, log, Policy.from_settings(settings))
+        kept = settings.audit.anchors or anchors.beside(path)
+        at = cluster.join(path, log, Policy.from_settings(settings), kept)
     show({"cluster": at.cluster, "record": at.number}, f"joined at record {at.number}; avm-daemon start\n")
 
 

@@ -286,6 +286,26 @@ def test_a_store_is_restored_only_where_there_is_none(path: Path, tmp_path: Path
         back_up(tmp_path / "no" / "avm.db", tmp_path / "kept")
 
 
+def test_anchors_that_are_kept_elsewhere_come_back_to_a_folder_that_is_not_there(path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    backups.restore(tmp_path / "kept", tmp_path / "new/avm.db", kept=tmp_path / "log" / "avm" / "anchors")
+    assert anchors.read(tmp_path / "log" / "avm" / "anchors") == anchors.read(anchors.beside(path))
+
+
+def test_a_restore_that_fails_leaves_nothing(path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    (tmp_path / "anchors").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        backups.restore(tmp_path / "kept", tmp_path / "new/avm.db", kept=tmp_path / "anchors")
+    [pack] = (tmp_path / "kept").glob("*.pack")
+    with open(pack, "r+b") as file:
+        file.seek(5000)
+        file.write(b"damaged")
+    with pytest.raises(StoreFailed):
+        backups.restore(tmp_path / "kept", tmp_path / "new/avm.db")
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["avm.db.lock"]
+
+
 def test_two_at_once_are_one_after_the_other(path: Path, tmp_path: Path) -> None:
     with archive.held(tmp_path / "kept"), pytest.raises(Busy):
         back_up(path, tmp_path / "kept")

@@ -259,12 +259,16 @@ def _pack(folder: Path, number: int) -> Path:
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[Any]:
-    """A file that takes its name once it is on the disk."""
+    """A file that takes its name once it is on the disk, or is gone."""
     beside = path.with_name(path.name + ".partial")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "wb", buffering=1 << 20) as out:
-        yield out
-        out.flush()
-        os.fsync(descriptor)
-    beside.replace(path)
+    try:
+        with open(descriptor, "wb", buffering=1 << 20) as out:
+            yield out
+            out.flush()
+            os.fsync(descriptor)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink()
+        raise
     sync_directory(path.parent)
