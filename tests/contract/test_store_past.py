@@ -704,6 +704,28 @@ def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
         world.at(BOB, "s")
 
 
+def test_a_symlink_leads_again_where_it_led(world: World) -> None:
+    place = world.node(ALICE, "memory/shared").id
+    for name in (b"moved", b"gone", b"same"):
+        world.do(ALICE, "symlink", parent=place, name=name, target=b"one")
+    world.do(ALICE, "snapshot", name="s")
+    for name in (b"moved", b"gone"):
+        world.do(ALICE, "unlink", parent=place, name=name)
+    world.do(ALICE, "symlink", parent=place, name=b"moved", target=b"two")
+    who = memory(world, ALICE)
+    differs = past_methods.compare(who, "snap.s", path="/shared")["changes"]
+    assert differs == [
+        {"path": "/memory/shared/gone", "status": "removed"},
+        {"path": "/memory/shared/moved", "status": "modified"},
+    ]
+    planned = past_methods.restore(who, "/shared", at="snap.s", dry_run=True)
+    assert past_methods.restore(who, "/shared", at="snap.s") == planned
+    assert [each["action"] for each in planned["restored"]] == ["make", "write"]
+    leads = {path: each[5] for path, each in world.at(ALICE, world.now).items() if each[0] is Kind.SYMLINK}
+    assert leads == {b"/memory/shared/" + name: b"one" for name in (b"gone", b"moved", b"same")}
+    assert past_methods.restore(who, "/shared", at="snap.s")["restored"] == []
+
+
 def _snapshots(world: World, who: Principal) -> list[Any]:
     with world.store.reading(who) as reader:
         return reader.snapshots()
