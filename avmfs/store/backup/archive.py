@@ -58,7 +58,7 @@ class Backup:
 def held(folder: Path) -> Iterator[None]:
     """The folder, made where it is not there, for this process alone. Raises Busy."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(folder, os.O_RDWR, fcntl.LOCK_EX, "a backup is being made there, or restored from"):
+    with _locked(folder, os.O_RDWR, fcntl.LOCK_EX, "a backup is being made there, checked, or restored from"):
         yield
 
 
