@@ -359,17 +359,14 @@ class Sync:
             raise Invalid(f"damaged ({e}): remove it, and nothing is lost", os.fspath(self._folder / STATE)) from None
 
     def _save(self, steps: list[tuple[str, str]], here: dict[str, str], there: dict[str, tuple[str, int]]) -> None:
-        """What was alike when it was looked at, and what has been made so, which is on the disk by then: a file that
-        power loss has taken would be taken for removed."""
-        came = [self._folder / name for name, step in steps if step in ("to folder", "both")]
-        for folder in {each for name in came for each in name.parents if each.is_relative_to(self._folder)}:
-            with suppress(FileNotFoundError, NotADirectoryError):  # it has been removed since, with what came
-                sync_directory(folder)
+        """What was alike when it was looked at, and what has been made so. What is noted of a file is on the disk by
+        then: one that power loss has emptied, taken or put back would be an edit to the next sync."""
         changed = {name for name, _ in steps}
         alike = {name: each for name, each in there.items() if name not in changed and here.get(name) == each[0]}
         waiting = {name: each for name, each in self._base.items() if name in changed and name not in self._agreed}
         made = {name: (digest, 0) for name, digest in self._agreed.items() if digest is not None}
-        self._base, self._agreed = {**waiting, **alike, **made}, {}
+        before, self._base, self._agreed = self._base, {**waiting, **alike, **made}, {}
+        self._on_disk([name for name, each in self._base.items() if before.get(name, ("", 0))[0] != each[0]])
         seen = {name: each for name, each in self._seen.items() if name not in waiting}
         limits = {name: each for name, each in {**self._limits, **seen}.items() if each is not None}
         kept = {name for name in limits if name in self._base or (self._folder / name).exists()}
@@ -381,9 +378,20 @@ class Sync:
         beside.replace(self._folder / STATE)
         self._bytes.clear()
 
+    def _on_disk(self, names: list[str]) -> None:
+        """Whoever wrote them: what has gone since, the next round sees."""
+        gone = suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError)
+        paths = [self._folder / name for name in names]
+        for path in paths:
+            with gone, open(path, "rb") as file:
+                os.fsync(file.fileno())
+        for folder in {each for path in paths for each in path.parents if each.is_relative_to(self._folder)}:
+            with gone:
+                sync_directory(folder)
+
 
 def _write(file: IO[bytes], data: bytes) -> None:
-    """On the disk before it has its name: a file that power loss has emptied would be taken for an edit."""
+    """On the disk before it has its name, or power loss leaves that of an empty file."""
     file.write(data)
     file.flush()
     os.fsync(file.fileno())

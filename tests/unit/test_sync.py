@@ -407,7 +407,17 @@ def test_what_is_lost_with_the_power_is_in_step_again_after_the_next_sync(
             texts["there.md"] = f"there {seed}\n".encode() * 500
             for name, data in texts.items():
                 alice.put(f"{ROOT}/{name}", data)
-            assert sorted(synced(world, disk.path).to_folder) == sorted(texts)
+            mine = {"mine.md": f"mine {seed}\n".encode() * 500, f"new {seed}/saved.md": b"saved"}
+            for name, data in mine.items():
+                (disk.path / name).parent.mkdir(exist_ok=True)
+                (disk.path / f"{name}.part").write_bytes(data)
+                (disk.path / f"{name}.part").rename(disk.path / name)
+            both = f"both {seed}.md"
+            alice.put(f"{ROOT}/{both}", "alike\n")
+            (disk.path / both).write_text("alike\n")
+            report = synced(world, disk.path)
+            assert (sorted(report.to_folder), sorted(report.to_store)) == (sorted(texts), sorted(mine))
+            texts |= {**mine, both: b"alike\n"}
             disk.power_loss("some" if seed % 2 else "synced", seed)
             synced(world, disk.path, many=True)
             assert {name: there(world).get(name) for name in texts} == texts
