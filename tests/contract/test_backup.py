@@ -184,7 +184,7 @@ def test_no_backup_is_made_while_one_is_restored(path: Path, tmp_path: Path) -> 
 def test_no_backup_is_made_while_the_others_are_checked(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, checked = tmp_path / "kept", []
+    folder, checked = tmp_path / "kept", list[archive.Backup]()
     back_up(path, folder)
 
     def check(where: Path, each: archive.Backup, *_: Any) -> None:

@@ -443,7 +443,7 @@ AWKWARD = (
 @pytest.mark.parametrize("note", AWKWARD, ids=lambda note: note.path)
 def test_a_note_comes_back_from_a_folder_whatever_it_says(note: Record, tmp_path: Path) -> None:
     formats.writers()["markdown"].call(tmp_path / "out", iter([note]))
-    [back] = formats.readers()["markdown"].call(tmp_path / "out")  # type: ignore[call-overload]
+    [back] = list(formats.readers()["markdown"].call(tmp_path / "out"))  # type: ignore[call-overload]
     assert isinstance(back, Record), back
     assert replace(back, place="", updated=None) == note
 
