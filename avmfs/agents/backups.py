@@ -102,16 +102,22 @@ def restore(
         for each in (to, wal_frames.beside(to), sync_note.beside(to), loss_check.repaired(to), kept):
             if each.exists():
                 raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
-        with archive.held_still(folder):  # or a backup made meanwhile may take away what is being read
-            archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"), progress)
-        lines = "".join(chosen.about["anchors"])
-        if lines:
-            descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "w") as out:
-                out.write(lines)
-                out.flush()
-                os.fsync(descriptor)
-        to.with_name(to.name + ".restored").replace(to)
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy = to.with_name(to.name + ".restored")
+        with contextlib.ExitStack() as undo:
+            undo.callback(copy.unlink, missing_ok=True)
+            with archive.held_still(folder):  # or a backup made meanwhile may take away what is being read
+                archive.lay_out(folder, chosen, copy, progress)
+            lines = "".join(chosen.about["anchors"])
+            if lines:
+                descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                undo.callback(kept.unlink)
+                with open(descriptor, "w") as out:
+                    out.write(lines)
+                    out.flush()
+                    os.fsync(descriptor)
+            copy.replace(to)
+            undo.pop_all()
         sync_directory(to.parent)
     finally:
         lock.release(held, clean=True)

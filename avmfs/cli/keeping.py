@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -14,12 +15,12 @@ import click
 from avmfs_config import Settings, load_settings
 
 from avmfs.access import Policy
-from avmfs.agents import backups
+from avmfs.agents import anchors, backups, moments
 from avmfs.agents.repairing import Repair, repair
 from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
 from avmfs.cli.session import asking, confirm, locations, show, working
 from avmfs.errors import Busy, Invalid, NotFound
-from avmfs.localtime import minute, nanoseconds
+from avmfs.localtime import LocalZone, minute
 from avmfs.store.backup import archive, cluster
 from avmfs.store.backup.archive import Backup
 from avmfs.store.sharedlog.engines import host_name, shared_log
@@ -34,7 +35,7 @@ _ACTIONS = ("make", "list", "check", "restore")
 @subcommand("backup", "Back the store up, list backups, restore one.")
 @click.argument("arguments", metavar="[make|list|check|restore] FOLDER", nargs=-1, required=True)
 @click.option("--keep", type=click.IntRange(1, 10_000), help="How many backups stay. [default: backup.keep, 14]")
-@click.option("--at", "when", metavar="TIME", help="restore: the last backup made no later (ISO 8601).")
+@click.option("--at", "when", metavar="TIME", help="restore: the last one made no later: yesterday, 2026-03-01T12:00.")
 @click.option("--to", type=click.Path(path_type=Path), help="restore: the new data directory. [default: the usual one]")
 def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: Path | None) -> None:
     """Back the whole store up to FOLDER, beside a running daemon or without one; only what has changed is written.
@@ -43,7 +44,7 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
     one, where there is none. It is done on the files, as the user whose store it is.
     """
     action = arguments[0] if len(arguments) == 2 else "make"
-    if len(arguments) > 2 or action not in _ACTIONS:
+    if len(arguments) > 2 or action not in _ACTIONS or (len(arguments) == 1 and arguments[0] in _ACTIONS):
         raise click.UsageError(f"expected [{'|'.join(_ACTIONS)}] FOLDER")
     folder = Path(arguments[-1]).absolute()
     if action == "restore":
@@ -56,11 +57,17 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
             made = backups.backup(where.database, settings, folder, keep or settings.backup.keep, progress)
         show(_told(made), _line(made))
         return
+    if not folder.is_dir():
+        raise NotFound("no such folder", os.fspath(folder))
     found = archive.backups(folder)
+    if action == "check" and not found:
+        raise NotFound("no backup", os.fspath(folder))
     if action == "check":
-        for each in found:
-            with working(f"reading {each.path.name}") as progress:
-                archive.check(folder, each, progress)
+        with archive.held_still(folder):
+            found = archive.backups(folder)
+            for each in found:
+                with working(f"reading {each.path.name}") as progress:
+                    archive.check(folder, each, progress)
     show(list(map(_told, found)), "".join(map(_line, found)) or "(no backups)\n")
 
 
@@ -69,8 +76,11 @@ def restored(folder: Path, when: str | None, to: Path | None) -> None:
     where = locations()
     kept = load_settings(where.config_file, os.environ).audit.anchors if to is None else None
     database = where.database if to is None else to.absolute() / "avm.db"
+    at = None if when is None else moments.parse(when, time.time_ns(), LocalZone())
+    if at is not None and not isinstance(at, int):
+        raise Invalid("backups are found by a time: yesterday, -2h, 2026-03-01T12:00", when)
     with working("restoring") as progress:
-        made = backups.restore(folder, database, None if when is None else nanoseconds(when), kept, progress)
+        made = backups.restore(folder, database, at, kept, progress)
     show({**_told(made), "database": os.fspath(database)}, f"{escaped(str(database))}: {_line(made)}")
 
 
@@ -167,8 +177,10 @@ def init_() -> None:
 @cluster_.command("join", cls=Command)
 def join_() -> None:
     """Bring the newest snapshot here; what came since follows when the daemon starts."""
+    path = locations().database
     with log_of_settings() as (log, settings):
-        at = cluster.join(locations().database, log, Policy.from_settings(settings))
+        kept = settings.audit.anchors or anchors.beside(path)
+        at = cluster.join(path, log, Policy.from_settings(settings), kept)
     show({"cluster": at.cluster, "record": at.number}, f"joined at record {at.number}; avm-daemon start\n")
 
 

@@ -6,6 +6,7 @@ of today by what was. Called through the registry.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from avmfs import calls, paths
@@ -129,7 +130,7 @@ def restore(
                 raise Exists("something else has that name now", paths.text(paths.join(place)))
             if new is None:
                 plan.append(("make", place, old))
-            elif old.kind is Kind.FILE and not _same_bytes(then, now, old, new):
+            elif old.kind is not Kind.DIRECTORY and not _same_bytes(then, now, old, new):
                 limits = _limits(then, place, old) if new.document != old.document else None
                 if limits is not None and not {*(now.document(new).shared or "*")} <= {*limits}:
                     raise Exists("the file of that name now is for others too", paths.text(paths.join(place)))
@@ -257,8 +258,12 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
     if old.kind is Kind.SYMLINK:
         memory.make_directories(place[:-1])
         with memory.reading() as now:
-            above = _at(now, place[:-1])
+            above, there = _at(now, place[:-1]), _at(now, place)
+            leads = now.target(there.id) if there is not None and there.kind is Kind.SYMLINK else None
         assert above is not None
+        if action == "write" and leads is not None:
+            only = hashlib.sha256(leads).digest()
+            memory.submit("unlink", parent=above.id, name=place[-1], instead_of=only)
         memory.submit("symlink", parent=above.id, name=place[-1], target=target)
     elif action != "mode":
         mode = "create" if action == "make" else "replace"

@@ -16,6 +16,7 @@ from avmfs.errors import Invalid
 
 _BLOCK: Final = re.compile(rb"---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE: Final = re.compile(rb"\A---\n(avm: \{.*\})\n")
+_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")  # YAML has them in no other way
 OWN: Final = "own"  # in the line: the block is all ours
 READABLE: Final = ("author", "created", "tags", "title")
 """What a person finds, and may change, in lines of its own."""
@@ -67,5 +68,6 @@ def words(said: Any) -> list[str]:
 
 
 def _json(said: Any) -> bytes:
-    """On one line that YAML reads alike: JSON in ASCII is YAML."""
-    return json.dumps(said, sort_keys=True).encode()
+    """On one line of YAML, which takes no halves of characters beyond 16 bits, as JSON in ASCII has them."""
+    text = json.dumps(said, sort_keys=True, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()

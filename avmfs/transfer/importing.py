@@ -61,6 +61,9 @@ class Import:
         self._named: dict[str, str] = {}  # a record's own path: where it went
         self._links: list[tuple[str, Record]] = []
         self._waiting: list[tuple[Record, str, dict[str, Any]]] = []
+        self._closed: list[
+            tuple[Record, str, dict[str, Any]]
+        ] = []  # directories that take no more: after what is in them
         self._bytes = 0
 
     def run(self, source: Iterator[Record | Refusal]) -> Report:
@@ -74,6 +77,10 @@ class Import:
             if self.report.read % BATCH == 0:
                 self._progress(self.report.read)
         self._flush()
+        while self._closed:
+            self._waiting.append(self._closed.pop())
+            if len(self._waiting) >= BATCH or not self._closed:
+                self._flush()
         self._link()
         return self.report
 
@@ -114,7 +121,7 @@ class Import:
             return self._refuse(record, f"there is a {mine.kind} of that name")
         if (
             mine.target == record.target
-            and _alike(mine, record)
+            and _alike(mine, record, there.get("author"))
             and there.get("digest", record.digest) == record.digest
         ):
             return self._same(record, where)
@@ -177,6 +184,9 @@ class Import:
             return
         if instead_of is not None:
             item["instead_of"] = instead_of
+        if record.kind == "directory" and record.mode is not None and not record.mode & 0o222:
+            self._closed.append((record, where, item))
+            return
         self._waiting.append((record, where, item))
         self._bytes += len(record.data or b"")
         if len(self._waiting) >= BATCH or self._bytes >= BATCH_BYTES:
@@ -218,13 +228,18 @@ class Import:
         with suppress(NotFound):  # of an import that was cut off
             self._door.call("remove", path=beside, permanently=True)
         writable = None if mode is None else mode | 0o200  # or no further piece could come by path
-        self._put(path=beside, data=data[:PIECE], mode=writable, shared=item["shared"])
-        for offset in range(PIECE, len(data), PIECE):
-            self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode="append")
-        if over and item["shared"] is not None:
-            self._door.call("locate", path=where)  # or it would be made as a directory
-            self._put(path=where, shared=item["shared"])
-        self._door.call("move", source=beside, target=where)
+        try:
+            self._put(path=beside, data=data[:PIECE], mode=writable, shared=item["shared"])
+            for offset in range(PIECE, len(data), PIECE):
+                self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode="append")
+            if over and item["shared"] is not None:
+                self._door.call("locate", path=where)  # or it would be made as a directory
+                self._put(path=where, shared=item["shared"])
+            self._door.call("move", source=beside, target=where)
+        except AvmError:
+            with suppress(NotFound):
+                self._door.call("remove", path=beside, permanently=True)
+            raise
 
     def _put(self, **item: Any) -> None:
         [refused] = self._door.call("put", items=[{name: value for name, value in item.items() if value is not None}])
@@ -257,10 +272,27 @@ def _imported(each: dict[str, Any]) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _alike(mine: Record, record: Record) -> bool:
-    """Return whether all that the record says is said here already. Links come later, and of a directory the store
-    keeps but its mode."""
+def _alike(mine: Record, record: Record, owner: str | None) -> bool:
+    """Return whether all that the record says is said here already, where more may be: keys of its metadata, how it
+    came in, and its ``owner`` among those who share it. Links come later, and of a directory the store keeps but its
+    mode."""
     if record.kind == "directory":
         return record.mode in (None, mine.mode)
-    here, said = (plain(replace(each, links=(), tags=tuple(sorted(each.tags)))) for each in (mine, record))
-    return all(here.get(name) == value for name, value in said.items())
+    here, said = (
+        plain(
+            replace(
+                each,
+                links=(),
+                tags=tuple(sorted(each.tags)),
+                meta={},
+                sources=(),
+                shared=None if each.shared is None else tuple(sorted({*each.shared} - {owner})),
+            )
+        )
+        for each in (mine, record)
+    )
+    return (
+        all(here.get(name) == value for name, value in said.items())
+        and all(mine.meta.get(key) == value for key, value in record.meta.items())
+        and {*record.sources} <= {*mine.sources}
+    )

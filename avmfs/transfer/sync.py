@@ -18,11 +18,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
 from avmfs.transfer.files import files
 from avmfs.transfer.record import Door, Refusal
@@ -264,7 +266,7 @@ class Sync:
         new = _beside(to, _NEW)
         new.unlink(missing_ok=True)
         with open(new, "xb") as file:
-            file.write(data)
+            _write(file, data)
         if (at := self._moments.get(f"there {name}")) is not None:
             os.utime(new, ns=(at, at))
         try:
@@ -357,21 +359,42 @@ class Sync:
             raise Invalid(f"damaged ({e}): remove it, and nothing is lost", os.fspath(self._folder / STATE)) from None
 
     def _save(self, steps: list[tuple[str, str]], here: dict[str, str], there: dict[str, tuple[str, int]]) -> None:
-        """What was alike when it was looked at, and what has been made so."""
+        """What was alike when it was looked at, and what has been made so. What is noted of a file is on the disk by
+        then: one that power loss has emptied, taken or put back would be an edit to the next sync."""
         changed = {name for name, _ in steps}
         alike = {name: each for name, each in there.items() if name not in changed and here.get(name) == each[0]}
         waiting = {name: each for name, each in self._base.items() if name in changed and name not in self._agreed}
         made = {name: (digest, 0) for name, digest in self._agreed.items() if digest is not None}
-        self._base, self._agreed = {**waiting, **alike, **made}, {}
+        before, self._base, self._agreed = self._base, {**waiting, **alike, **made}, {}
+        self._on_disk([name for name, each in self._base.items() if before.get(name, ("", 0))[0] != each[0]])
         seen = {name: each for name, each in self._seen.items() if name not in waiting}
         limits = {name: each for name, each in {**self._limits, **seen}.items() if each is not None}
         kept = {name for name in limits if name in self._base or (self._folder / name).exists()}
         self._limits = {name: limits[name] for name in kept}
         beside = self._folder / f"{STATE}.new"
         said = {"path": self._root, "store": self._store, "files": self._base, "shared": self._limits}
-        beside.write_text(json.dumps(said, sort_keys=True))
+        with open(beside, "wb") as file:
+            _write(file, json.dumps(said, sort_keys=True).encode())
         beside.replace(self._folder / STATE)
         self._bytes.clear()
+
+    def _on_disk(self, names: list[str]) -> None:
+        """Whoever wrote them: what has gone since, the next round sees."""
+        gone = suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError)
+        paths = [self._folder / name for name in names]
+        for path in paths:
+            with gone, open(path, "rb") as file:
+                os.fsync(file.fileno())
+        for folder in {each for path in paths for each in path.parents if each.is_relative_to(self._folder)}:
+            with gone:
+                sync_directory(folder)
+
+
+def _write(file: IO[bytes], data: bytes) -> None:
+    """On the disk before it has its name, or power loss leaves that of an empty file."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _named(file: Path, name: Path) -> None:
@@ -383,8 +406,7 @@ def _named(file: Path, name: Path) -> None:
     except OSError:  # FAT has no hard links: then it is a copy
         with open(name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as copy:
             try:
-                copy.write(file.read_bytes())
-                copy.flush()
+                _write(copy, file.read_bytes())
                 shutil.copystat(file, name)
             except BaseException:
                 name.unlink()

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 from avmfs_config import default_settings
+from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors, auditing, backups
 from avmfs.agents.auditing import Chainer
 from avmfs.agents.backups import Schedule
+from avmfs.cli.main import avm
 from avmfs.errors import Busy, Exists, NotFound, StoreFailed
 from avmfs.store.backup import archive
 from avmfs.store.identity import OPERATOR
@@ -179,6 +181,22 @@ def test_no_backup_is_made_while_one_is_restored(path: Path, tmp_path: Path) -> 
     back_up(path, folder, keep=1)
 
 
+def test_no_backup_is_made_while_the_others_are_checked(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, checked = tmp_path / "kept", list[archive.Backup]()
+    back_up(path, folder)
+
+    def check(where: Path, each: archive.Backup, *_: Any) -> None:
+        with pytest.raises(Busy, match="checked"):
+            back_up(path, folder, keep=1)
+        checked.append(each)
+
+    monkeypatch.setattr(archive, "check", check)
+    done = CliRunner().invoke(avm, ["backup", "check", str(folder)])
+    assert done.exit_code == 0 and checked, done.output
+
+
 @pytest.mark.parametrize("lock", [True, False])
 def test_a_backup_is_restored_from_where_nothing_can_be_written(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: bool
@@ -286,6 +304,26 @@ def test_a_store_is_restored_only_where_there_is_none(path: Path, tmp_path: Path
         back_up(tmp_path / "no" / "avm.db", tmp_path / "kept")
 
 
+def test_anchors_that_are_kept_elsewhere_come_back_to_a_folder_that_is_not_there(path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    backups.restore(tmp_path / "kept", tmp_path / "new/avm.db", kept=tmp_path / "log" / "avm" / "anchors")
+    assert anchors.read(tmp_path / "log" / "avm" / "anchors") == anchors.read(anchors.beside(path))
+
+
+def test_a_restore_that_fails_leaves_nothing(path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    (tmp_path / "anchors").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        backups.restore(tmp_path / "kept", tmp_path / "new/avm.db", kept=tmp_path / "anchors")
+    [pack] = (tmp_path / "kept").glob("*.pack")
+    with open(pack, "r+b") as file:
+        file.seek(5000)
+        file.write(b"damaged")
+    with pytest.raises(StoreFailed):
+        backups.restore(tmp_path / "kept", tmp_path / "new/avm.db")
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["avm.db.lock"]
+
+
 def test_two_at_once_are_one_after_the_other(path: Path, tmp_path: Path) -> None:
     with archive.held(tmp_path / "kept"), pytest.raises(Busy):
         back_up(path, tmp_path / "kept")
@@ -295,6 +333,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from avmfs_config import default_settings
+from click.testing import CliRunner
 from avmfs.agents import backups
 print("begun", flush=True)
 backups.backup(Path(sys.argv[1]), default_settings(), Path(sys.argv[2]), 9)

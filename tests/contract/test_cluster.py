@@ -11,10 +11,13 @@ import pytest
 from avmfs_daemon.sharing import Forgetting
 
 from avmfs.access import Policy, Principal
+from avmfs.agents import anchors
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.rows.hash_chain import Anchor
+from avmfs.store.schema import database
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
@@ -108,6 +111,21 @@ def test_one_of_the_same_log_is_brought_anew(tmp_path: Path, log: MemoryLog) -> 
     host.close()
     cluster.join(b, log, POLICY)
     assert not differing(a, b)
+
+
+def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_snapshot(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    made(tmp_path / "a" / "avm.db", log)
+    b, kept = tmp_path / "b" / "avm.db", tmp_path / "b" / "anchors"
+    cluster.join(b, log, POLICY, kept)
+    shared(b, log, "two.md")
+    anchors.append(kept, newest := Anchor(1000, bytes(32), 10**9))
+    cluster.join(b, log, POLICY, kept)
+    database.prepare(b, anchors.newest(kept))
+    [aside] = kept.parent.glob("anchors.aside-*")
+    assert anchors.read(aside) == [newest], "what they vouch for is not lost"
+    shared(b, log, "three.md")
 
 
 def test_a_host_with_other_rules_does_not_join(tmp_path: Path, log: MemoryLog) -> None:

@@ -666,6 +666,33 @@ def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> No
     world.store.close()
 
 
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize(("size", "past_bytes"), [(200_000, 100_000), (1_000, 0)])
+def test_a_snapshot_keeps_what_is_removed_however_large_it_is(
+    size: int, past_bytes: int, short: bool, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "few.db", past_bytes=past_bytes)
+    data, newer = random.Random(size).randbytes(size), random.Random(-size).randbytes(size)
+    for name in ("a", "b", "later"):
+        if name == "later":
+            world.do(ALICE, "snapshot", name="s")
+        world.write(ALICE, f"memory/{name}", data)
+    world.write(ALICE, "memory/b", newer)
+    writer: Any = world.store._submitter
+    writer._applier.short = lambda: short
+    for name in (b"a", b"b", b"later"):
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=name)
+    assert world.rows("past_version") == 3, "of what no snapshot has nothing is kept"
+    _trim(world)
+    seen = world.at(ALICE, "s")
+    assert seen[b"/memory/a"][5] == seen[b"/memory/b"][5] == data and b"/memory/later" not in seen
+    assert world.rows("past_version") == 2
+    world.do(ALICE, "remove_snapshot", name="s")
+    _trim(world)
+    assert world.rows("past_version") == 0
+    world.store.close()
+
+
 def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     node = world.write(ALICE, "memory/a", b"one", handle=7)
     world.store.submit(ALICE, "snapshot", name="s")
@@ -675,6 +702,28 @@ def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     assert [snap.name for snap in _snapshots(world, ALICE)] == ["s"] and _snapshots(world, BOB) == []
     with pytest.raises(NotFound, match="no snapshot"):
         world.at(BOB, "s")
+
+
+def test_a_symlink_leads_again_where_it_led(world: World) -> None:
+    place = world.node(ALICE, "memory/shared").id
+    for name in (b"moved", b"gone", b"same"):
+        world.do(ALICE, "symlink", parent=place, name=name, target=b"one")
+    world.do(ALICE, "snapshot", name="s")
+    for name in (b"moved", b"gone"):
+        world.do(ALICE, "unlink", parent=place, name=name)
+    world.do(ALICE, "symlink", parent=place, name=b"moved", target=b"two")
+    who = memory(world, ALICE)
+    differs = past_methods.compare(who, "snap.s", path="/shared")["changes"]
+    assert differs == [
+        {"path": "/memory/shared/gone", "status": "removed"},
+        {"path": "/memory/shared/moved", "status": "modified"},
+    ]
+    planned = past_methods.restore(who, "/shared", at="snap.s", dry_run=True)
+    assert past_methods.restore(who, "/shared", at="snap.s") == planned
+    assert [each["action"] for each in planned["restored"]] == ["make", "write"]
+    leads = {path: each[5] for path, each in world.at(ALICE, world.now).items() if each[0] is Kind.SYMLINK}
+    assert leads == {b"/memory/shared/" + name: b"one" for name in (b"gone", b"moved", b"same")}
+    assert past_methods.restore(who, "/shared", at="snap.s")["restored"] == []
 
 
 def _snapshots(world: World, who: Principal) -> list[Any]:

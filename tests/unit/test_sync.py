@@ -15,6 +15,8 @@ import pytest
 
 from avmfs.errors import Invalid, NotFound
 from avmfs.transfer.sync import STATE, Sync, Synced
+from tests.disk_model import Names
+from tests.dropping_disk import DroppingDisk
 from tests.unit.test_transfer import Door, Open, door, exported, store  # noqa: F401
 from tests.unit.views_fixtures import World
 
@@ -390,6 +392,36 @@ def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder
     assert synced(world, folder) == Synced()
     assert here(folder) == there(world) == {"there.md": b"there\n"}
     assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("names", ["posix", "ext4"])
+def test_what_is_lost_with_the_power_is_in_step_again_after_the_next_sync(
+    names: Names, world: World, tmp_path: Path
+) -> None:
+    alice = world.agent("alice")
+    with DroppingDisk(tmp_path / "disk", names) as disk:
+        disk.power_loss()
+        for seed in range(10):
+            texts = {f"{sub}/{seed}.md": f"{seed} {sub}\n".encode() * 500 for sub in ("a", "b")}
+            texts["there.md"] = f"there {seed}\n".encode() * 500
+            for name, data in texts.items():
+                alice.put(f"{ROOT}/{name}", data)
+            mine = {"mine.md": f"mine {seed}\n".encode() * 500, f"new {seed}/saved.md": b"saved"}
+            for name, data in mine.items():
+                (disk.path / name).parent.mkdir(exist_ok=True)
+                (disk.path / f"{name}.part").write_bytes(data)
+                (disk.path / f"{name}.part").rename(disk.path / name)
+            both = f"both {seed}.md"
+            alice.put(f"{ROOT}/{both}", "alike\n")
+            (disk.path / both).write_text("alike\n")
+            report = synced(world, disk.path)
+            assert (sorted(report.to_folder), sorted(report.to_store)) == (sorted(texts), sorted(mine))
+            texts |= {**mine, both: b"alike\n"}
+            disk.power_loss("some" if seed % 2 else "synced", seed)
+            synced(world, disk.path, many=True)
+            assert {name: there(world).get(name) for name in texts} == texts
+            assert here(disk.path) == there(world)
 
 
 def test_what_was_put_aside_is_not_lost_where_both_its_names_are_taken(world: World, folder: Path) -> None:

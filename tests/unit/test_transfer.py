@@ -8,7 +8,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import Exists, Invalid
+from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.transfer import exporting, formats, front_matter
@@ -245,6 +245,58 @@ def test_a_large_file_that_is_limited_is_so_from_its_first_piece_on(
     assert (got["big.bin"].mode, got["big.bin"].shared) == (record.mode, record.shared)
 
 
+def test_what_is_refused_half_way_leaves_nothing(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world = store("first")
+
+    class Full(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "write":
+                raise OverQuota("no room")
+            return super().call(method, **arguments)
+
+    big = Record("big.bin", bytes(3000))
+    report = Import(Full(door(world, "alice").memory), "/memory/shared").run(iter([big, Record("a.md", b"a")]))
+    assert [each.reason for each in report.refused] == ["no room"] and report.added == 1
+    assert list(exported(world, "alice", "/memory/shared")) == ["a.md"]
+    report = Import(door(world, "alice"), "/memory/private/bob").run(iter([big]))
+    assert len(report.refused) == 1 and "NotFound" not in report.refused[0].reason
+
+
+@pytest.mark.parametrize("format", NATIVE)
+def test_an_agent_s_directories_that_take_no_more_come_back_with_what_is_in_them(
+    format: str, store: Open, tmp_path: Path
+) -> None:
+    first, second = store("first"), store("second")
+    alice = first.agent("alice")
+    for name in ("a.md", "sub/b.md"):
+        alice.put(f"/memory/private/alice/closed/{name}", "x\n")
+    for name in ("/sub", ""):
+        node = alice.node(f"/memory/private/alice/closed{name}").id
+        alice.memory.submit("set_attributes", node=node, mode=0o555)
+    before = exported(first, "alice", "/private")
+    formats.writers()[format].call(tmp_path / "out", iter(before.values()))
+    report = brought(second, "alice", format, tmp_path / "out", "/memory/private/alice")
+    assert report.refused == [] and report.added == 4
+    assert exported(second, "alice", "/private") == before
+    assert brought(second, "alice", format, tmp_path / "out", "/memory/private/alice").same == 4
+
+
+def test_a_second_run_adds_nothing_though_the_store_says_more(store: Open) -> None:
+    world = store("first")
+    said: dict[str, Any] = {"shared": ("alice",), "meta": {"k": 1, "none": None}, "sources": ("web",)}
+    records = [Record("a.md", b"x", author="alice", **said), Record("b.md", b"x", shared=("tom", "alice"))]
+    assert Import(door(world, "tom"), "/memory/shared").run(iter(records)).added == 2
+    note = world.agent("tom").node("/memory/shared/a.md").id
+    world.agent("tom").memory.submit("merge_meta", node=note, importance=None, user={"more": 2})
+    for replacing in (False, True):
+        report = Import(door(world, "tom"), "/memory/shared", replacing=replacing).run(iter(records))
+        assert (report.same, report.refused) == (2, [])
+    others = [Record("a.md", b"x", meta={"k": 2}), Record("b.md", b"x", shared=("tom", "bob"))]
+    for other in (*others, Record("b.md", b"x", shared=())):
+        assert len(Import(door(world, "tom"), "/memory/shared").run(iter([other])).refused) == 1, other
+
+
 @pytest.mark.parametrize("path", ["../x.md", "a/../../x.md", "/x.md", "a//b", "", "."])
 def test_a_path_that_leads_out_of_the_folder_is_refused(path: str, store: Open) -> None:
     world = store("first")
@@ -366,6 +418,34 @@ def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open,
     said = (tmp_path / "out").read_bytes()
     assert b"for everybody" in said
     assert not any(hers in said for hers in (b"alice's own", b"private/alice", b"shared/plan.md", b"the plan"))
+
+
+SMILE = "\U0001f600"
+AWKWARD = (
+    Record("emoji.md", b"x", tags=(SMILE,), meta={"title": f"{SMILE} a", "k": SMILE}),
+    Record("emoji in front.md", b"---\na: 1\n---\nx", tags=(SMILE,), meta={"title": SMILE}),
+    Record(
+        "breaks.md", b"x", author="a\x7f\x85\u2028\u2029\ufeff\ufffe\uffff\ud7ff\ue000", meta={"\x85": "\u2028 \x9f"}
+    ),
+    Record("surrogate.md", b"x", links=(("\udcff", "about"),)),
+    Record("prose.md", b"---\nSome prose.\n---\nMore.\n", tags=("t",)),
+    Record("list.md", b"---\n- a\n- b\n---\nx\n", tags=("t",)),
+    Record("flow.md", b"---\n{a: 1}\n---\nx\n", tags=("t",)),
+    Record("indented.md", b"---\n  a: 1\n  b: 2\n---\nx\n", tags=("t",)),
+    Record("nothing.md", b"---\n---\nx\n", tags=("t",)),
+    Record("long.md", b"x", meta={"k" * 1100: 1}),
+    Record("number.md", b"x", meta={"k": 1e22}),
+    Record("once exported.md", b'---\navm: {"own": true}\n---\nx', tags=("t",)),
+    Record("says it too.md", b"---\navm: {}\na: 1\n---\nx", tags=("t",)),
+)
+
+
+@pytest.mark.parametrize("note", AWKWARD, ids=lambda note: note.path)
+def test_a_note_comes_back_from_a_folder_whatever_it_says(note: Record, tmp_path: Path) -> None:
+    formats.writers()["markdown"].call(tmp_path / "out", iter([note]))
+    [back] = list(formats.readers()["markdown"].call(tmp_path / "out"))  # type: ignore[call-overload]
+    assert isinstance(back, Record), back
+    assert replace(back, place="", updated=None) == note
 
 
 def test_a_folder_of_notes_that_people_write_is_read_as_it_is(store: Open, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class Backup:
 def held(folder: Path) -> Iterator[None]:
     """The folder, made where it is not there, for this process alone. Raises Busy."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(folder, os.O_RDWR, fcntl.LOCK_EX, "a backup is being made there, or restored from"):
+    with _locked(folder, os.O_RDWR, fcntl.LOCK_EX, "a backup is being made there, checked, or restored from"):
         yield
 
 
@@ -259,12 +259,16 @@ def _pack(folder: Path, number: int) -> Path:
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[Any]:
-    """A file that takes its name once it is on the disk."""
+    """A file that takes its name once it is on the disk, or is gone."""
     beside = path.with_name(path.name + ".partial")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "wb", buffering=1 << 20) as out:
-        yield out
-        out.flush()
-        os.fsync(descriptor)
-    beside.replace(path)
+    try:
+        with open(descriptor, "wb", buffering=1 << 20) as out:
+            yield out
+            out.flush()
+            os.fsync(descriptor)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink()
+        raise
     sync_directory(path.parent)

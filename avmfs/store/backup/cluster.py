@@ -67,10 +67,11 @@ def snapshot(path: Path, log: SharedLog, host: str) -> int:
         return at.number
 
 
-def join(path: Path, log: SharedLog, rules: Policy) -> Position:
-    """Make the store at ``path`` of the newest snapshot. One of the same log is replaced. ``rules``: of this host;
-    they have to be those in force, or it could not write. Raises Exists where there is another
-    store, NotFound, Invalid, Busy, StoreFailed."""
+def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None) -> Position:
+    """Make the store at ``path`` of the newest snapshot. One of the same log is replaced, and its ``anchors`` are put
+    aside: they know of changes that it gets again only when it follows the log. ``rules``: of this host; they have to
+    be those in force, or it could not write. Raises Exists where there is another store, NotFound, Invalid, Busy,
+    StoreFailed, OSError."""
     cluster, found = log.cluster(), log.snapshots()
     if not found:
         raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")
@@ -81,6 +82,9 @@ def join(path: Path, log: SharedLog, rules: Policy) -> Position:
         new = path.with_name(path.name + ".joined")
         _write(new, log.snapshot(found[0].number))
         at = _joined(new, cluster, rules)
+        if anchors is not None and anchors.exists():
+            loss_check.put_aside(anchors)
+            anchors.unlink()
         for left in (wal_frames.beside(path), sync_note.beside(path), loss_check.repaired(path)):
             left.unlink(missing_ok=True)
         new.replace(path)

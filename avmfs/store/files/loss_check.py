@@ -23,7 +23,7 @@ from avmfs.store.files import sync_note, wal_frames
 
 log = logging.getLogger(__name__)
 
-KEPT: Final = 3  # logs put aside
+KEPT: Final = 3  # copies of one file
 REPAIR: Final = (
     "avm repair keeps a copy, saves what can be saved, says what was lost, and with --accept-loss goes on without it"
 )
@@ -83,7 +83,7 @@ def reads(db: apsw.Connection, path: Path, seq: int, left: wal_frames.WalFrames 
 
 
 def put_aside(path: Path) -> Path:
-    """A synced copy of the log beside it, of which the newest few are kept. Raises OSError, and leaves no part of one:
+    """A synced copy of a file beside it, of which the newest few are kept. Raises OSError, and leaves no part of one:
     it would take the room that is kept free."""
     aside = path.with_name(f"{path.name}.aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     try:

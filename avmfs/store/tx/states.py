@@ -194,13 +194,18 @@ class States(Triggers):
         tagged: bool,
         linked: bool,
     ) -> bool:
-        """A document is about to end: its versions are the past's. False where they are not to be kept: there is no
-        room, or the file alone has more than ``most`` bytes. ``becomes``: another document and its version that will
-        have these bytes. ``seq``: of the request's newest change so far. What is not said of it, no row has to tell."""
+        """A document is about to end: its versions are the past's. False where they are not to be kept: no snapshot
+        has one, and there is no room, or the file alone has more than ``most`` bytes. ``becomes``: another document and
+        its version that will have these bytes. ``seq``: of the request's newest change so far. What is not said of it,
+        no row has to tell."""
         row: Any = self._db.execute(_RETIRES, (document,)).fetchone()
-        if row is None or row[2] > most or self.short():
+        if row is None:
             return False
         head, node, size, extents, encoding, value = row
+        if size > most or self.short():
+            first = self._db.execute("select min(seq) from version where document = ?", (document,)).get
+            if not self._snapped(self._began(node)[0] if first is None else first):
+                return False
         self._said.setdefault((document, "document"), value)
         self.says(document, *["tags"] * tagged, *["links"] * linked)
         if not head:

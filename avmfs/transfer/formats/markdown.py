@@ -29,16 +29,14 @@ def write(path: Path, records: Iterator[Record]) -> int:
                 continue
             count += 1
             said, to = plain(record), folder / record.path
-            title = record.meta.get("title")
             if record.data is None:
                 beside.write(json.dumps({"path": record.path, "kind": record.kind, **said}, sort_keys=True) + "\n")
                 if record.target is None:
                     to.mkdir(parents=True, exist_ok=True)
                 continue
-            data = record.data
-            if _noted(record):
-                data = front_matter.with_said(data, {**said, **({"title": title} if isinstance(title, str) else {})})
-            else:
+            data = _noted(record, said)
+            if data is None:
+                data = record.data
                 beside.write(json.dumps({"path": record.path, "kind": "file", **said}, sort_keys=True) + "\n")
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(data)
@@ -103,12 +101,15 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _noted(record: Record) -> bool:
+def _noted(record: Record, said: dict[str, Any]) -> bytes | None:
+    """A note with what is said of it; None where it would not come back as it is: then that is said beside it."""
     if not record.path.endswith(NOTES) or record.data is None or _hidden(record.path):
-        return False
+        return None
+    if isinstance(title := record.meta.get("title"), str):
+        said = {**said, "title": title}
+    data = front_matter.with_said(record.data, said)
     try:
         record.data.decode()
-        front_matter.parse(record.data)
+        return data if front_matter.without_said(data) == (said, record.data, {}) else None
     except (UnicodeDecodeError, Invalid):
-        return False  # said beside it, so that its bytes stay as they are
-    return b"avm:" not in record.data[:4096]
+        return None
