@@ -686,6 +686,34 @@ def test_hooks_are_what_the_configuration_says_now(world: World) -> None:
         assert reader.outbox.subscriptions(everybody=True) == []
 
 
+def test_a_hook_with_another_time_limit_is_the_hook_that_it_was(world: World) -> None:
+    hook = {"pattern": "/memory/*", "event": "write", "command": ["/bin/false"], "timeout_s": 1.0}
+    world.do(OPERATOR, "set_hooks", hooks=[hook])
+    world.write(ALICE, "/memory/failed", b"x")
+    taken = take(world)
+    done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], error="no", dead=True)
+    world.write(ALICE, "/memory/waits", b"x")
+    world.store.match_subscriptions()
+    assert world.do(OPERATOR, "set_hooks", hooks=[hook | {"timeout_s": 2.0}]) == {"added": 0, "ended": 0}
+    taken = take(world)
+    assert told(taken) == [("write", "/memory/waits")] and json.loads(taken[0]["hook"])["timeout_s"] == 2.0
+    with world.reading(OPERATOR) as reader:
+        assert len(reader.outbox.dead()) == 1
+    assert world.do(OPERATOR, "set_hooks", hooks=[hook | {"event": "any"}]) == {"added": 1, "ended": 1}
+
+
+def test_a_hook_hears_of_what_has_long_been_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "JUDGED", 3)
+    hook = {"pattern": "/memory/a", "event": "any", "command": ["/bin/true"], "timeout_s": 1.0}
+    world.do(OPERATOR, "set_hooks", hooks=[hook])
+    world.write(ALICE, "/memory/a", b"x")
+    world.unlink(ALICE, "/memory/a")
+    for number in range(5):
+        world.write(ALICE, f"/memory/{number}", b"x")
+    assert told(take(world)) == [("create", "/memory/a"), ("write", "/memory/a"), ("remove", "/memory/a")]
+
+
 @pytest.mark.parametrize("who", [BOB, Principal("")], ids=["bob", "nobody"])
 def test_what_a_hook_failed_at_is_the_operators_alone(world: World, who: Principal) -> None:
     hook = {"pattern": "/memory/*", "event": "write", "command": ["/bin/false", "secret"], "timeout_s": 1.0}
