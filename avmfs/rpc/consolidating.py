@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.agents.chat import written
-from avmfs.errors import Denied, Exists, Invalid, NotFound, OverQuota, Stale
+from avmfs.errors import AvmError, Denied, Exists, Invalid, NotFound, OverQuota, Stale
 from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory, slug
 from avmfs.node import Document, Kind, Node
@@ -166,7 +166,9 @@ def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> 
         number, rows = reader.consolidated(run)
     if not rows:
         raise NotFound("no consolidation of yours that could be undone")
-    back, left, refused = [], [], None
+    back: list[dict[str, Any]] = []
+    left: list[dict[str, Any]] = []
+    refused: AvmError | None = None
     for document, kind, was in rows:
         calls.next_step()
         try:

@@ -87,11 +87,10 @@ def set_hooks(tx: Tx, hooks: list[dict[str, Any]]) -> dict[str, Any]:
     {"added", "ended"}."""
     tx.require_operator()
     wanted = {(hook["pattern"], _plain(hook, "event", "command")): hook for hook in hooks}
+    rows: list[Any] = tx.db.execute("select pattern, hook, id from subscription where agent = ?", (HOOKS,)).fetchall()
     kept: dict[tuple[str, str], int] = {}
     ended = 0
-    for pattern, text, subscription in tx.db.execute(
-        "select pattern, hook, id from subscription where agent = ?", (HOOKS,)
-    ).fetchall():
+    for pattern, text, subscription in rows:
         which = pattern, _plain(json.loads(text), "event", "command")
         if which in wanted and which not in kept:
             kept[which] = subscription
