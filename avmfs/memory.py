@@ -54,7 +54,6 @@ class Memory:
     who: Principal
     error: str = ""  # the last reason for EINVAL, for /:error
     enrolled: bool = False
-    marked_by: str = mail.BY_WRITING  # how a reader of the banner marks it as read
     quiet: bool = False  # views carry no banner: whoever asks shows urgent mail apart
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     recalled: deque[tuple[int, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=RECALLS_KEPT))
@@ -467,7 +466,7 @@ class Memory:
         with self.reading() as reader:
             urgent = reader.mail.urgent(mail.BANNER_MESSAGES)
             unread = reader.mail.counts().unread if urgent else {}
-        return mail.banner(urgent, unread, self.zone, self.marked_by), mail.short_banner(unread.get("urgent", 0))
+        return mail.banner(urgent, unread, self.zone), mail.short_banner(unread.get("urgent", 0))
 
     def banner(self) -> str:
         return self.urgent_banner()[0]

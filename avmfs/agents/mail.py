@@ -20,7 +20,6 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST_S = 100 * 366 * 86400
 READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all
-BY_WRITING, BY_READING = "echo > /:inbox", "cat '/:inbox?mark=read'"
 BANNER_MESSAGES, _BANNER_LINES, _BANNER_CHARACTERS = 10, 20, 2000  # what a banner shows of much, and of one message
 _BANNER_READ = 2 * _BANNER_CHARACTERS  # of a body: blanks at the end of its lines are not shown
 
@@ -125,10 +124,10 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def banner(urgent: Sequence[Message], unread: Mapping[str, int], zone: tzinfo, how: str = BY_WRITING) -> str:
+def banner(urgent: Sequence[Message], unread: Mapping[str, int], zone: tzinfo) -> str:
     """The delimited banner of unread urgent mail; empty when there is none. ``urgent``: the first BANNER_MESSAGES at
-    least; ``unread``: how many there are by priority, normal ones are only counted; ``how`` marks as read. Of many or
-    long messages it shows the beginning."""
+    least; ``unread``: how many there are by priority, normal ones are only counted. Of many or long messages it shows
+    the beginning, so the way to mark them read that it names is one that shows them."""
     if not urgent:
         return ""
     count, others = unread["urgent"], unread["normal"]
@@ -136,7 +135,7 @@ def banner(urgent: Sequence[Message], unread: Mapping[str, int], zone: tzinfo, h
     text = "\n".join(f"{header(message, zone)}\n{_beginning(message.body)}\n" for message in urgent[:BANNER_MESSAGES])
     left = count - BANNER_MESSAGES
     rest = f"\n({left} more: cat /:urgent)\n" if left > 0 else ""
-    return f"=== {_count(count)}{more} (mark read: {how}) ===\n{text}{rest}=== end of urgent ===\n\n"
+    return f"=== {_count(count)}{more} (mark read: cat '/:inbox?mark=read') ===\n{text}{rest}=== end of urgent ===\n\n"
 
 
 def _beginning(body: str) -> str:

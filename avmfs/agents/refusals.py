@@ -49,8 +49,13 @@ class Refusals:
                 key = (who, who.route, "various", key[3], b"")
             self._waiting[key] = self._waiting.get(key, 0) + 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="refusals", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="refusals", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as e:  # whoever is refused is to hear of that, and the next one starts it
+                    log.error("refusals are not in the audit yet: %s", e)
+                else:
+                    self._thread = thread
         self._woken.set()
 
     def flush(self) -> None:

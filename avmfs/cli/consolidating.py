@@ -86,4 +86,5 @@ def _back(done: dict[str, Any]) -> str:
     for each in done["back"]:
         now = f" -> {escaped(each['path'])}" if each["path"] else " (no longer in the archive)"
         lines.append(escaped(each["was"]) + now * (each["path"] != each["was"]) + "\n")
+    lines += [f"{escaped(each['was'])} stays in the archive: {each['why']}\n" for each in done["left"]]
     return "".join(lines)

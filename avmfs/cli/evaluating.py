@@ -56,6 +56,10 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
         "sent": sent,
         "window": chosen.window,
         "scenarios": only,
+        "model": model.name,
+        "judge": chosen.judge,
+        "max_answer": chosen.max_answer,
+        "memory": not chosen.no_memory,
     }
     if before is not None:
         results.comparable(before, preset, conditions)
@@ -102,8 +106,7 @@ def _models(chosen: Chosen, counter: TokenCounter) -> tuple[ChatModel, ChatModel
 def _text(found: Result, model: str, fell: list[str], folder: Path) -> str:
     lines = [f"{'dimension':<26}  {'score':>5}  {'scenarios':>9}  {'weight':>6}"]
     for one in found.categories:
-        score = "-" if one.score is None else f"{one.score:.0f}"
-        lines.append(f"{one.name:<26}  {score:>5}  {len(one.scenarios):>9}  {one.weight:>6.1f}")
+        lines.append(f"{one.name:<26}  {one.score:>5.0f}  {len(one.scenarios):>9}  {one.weight:>6.1f}")
     failed = [f"  {each.scenario}: {each.error}" for one in found.categories for each in one.scenarios if each.error]
     lines += [f"unanswered: {len(failed)}", *failed] if failed else []
     lines.append(f"{found.verdict}: {found.overall_score:.1f}, grade {found.grade} (preset {found.preset}, {model})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -74,8 +75,9 @@ def index_scan_(ctx: click.Context, project: str | None, directory: str | None, 
     respected. All agents may see the index, as rules for /index say, and you alone may scan again; --private is for
     you alone.
     """
-    name, root = _named(project, directory)
+    project = _given(project)
     with door() as memory, working("indexing"):
+        name, root = named(memory, project, directory, private=private)
         report = scanning.scan(memory, name, root, private=private)
         show(report.plain(), _told(report), prose=False)
     if report.refused:
@@ -91,8 +93,9 @@ def index_scan_(ctx: click.Context, project: str | None, directory: str | None, 
 )
 def index_watch_(project: str | None, directory: str | None, private: bool, every: float) -> None:
     """Like scan, now and whenever a file changes, until ^C."""
-    name, root = _named(project, directory)
+    project = _given(project)
     with door() as memory:
+        name, root = named(memory, project, directory, private=private)
         where = root if root is not None else Path(scanning.found(memory, name)[1]["root"])
 
         def scanned() -> None:
@@ -161,18 +164,28 @@ def _at_work(found: dict[str, Any]) -> bool:
     )
 
 
-def _named(project: str | None, directory: str | None) -> tuple[str, Path | None]:
-    """One argument is a directory where it could be one, else a project that is known."""
+def _given(project: str | None) -> str:
     if project is None:
         raise click.UsageError("Missing argument: a DIRECTORY")
+    return project
+
+
+def named(memory: Door, project: str, directory: str | None, *, private: bool = False) -> tuple[str, Path | None]:
+    """One argument is a project that is known, else a directory where it could be one. Raises Invalid where that has
+    the name of another directory's project."""
     if directory is not None:
         return project, Path(directory)
-    if "/" in project or project in (".", "..") or Path(project).is_dir():
-        root = Path(project).resolve()
-        if not root.is_dir():
-            raise Invalid("not a directory", project)
-        return root.name, root
-    return project, None
+    path = "/" in project or project in (".", "..")
+    if not path and scanning.root(memory, project, private=private) is not None:
+        return project, None
+    if not path and not Path(project).is_dir():
+        return project, None
+    top = Path(project).resolve()
+    if not top.is_dir():
+        raise Invalid("not a directory", project)
+    if (known := scanning.root(memory, top.name, private=private)) not in (None, os.fspath(top)):
+        raise Invalid(f"{top.name} is the project in {known}: avm index scan PROJECT DIRECTORY names this one", project)
+    return top.name, top
 
 
 def _plain(found: Iterable[Place]) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def memory_(preset: str, subject: str, **chosen: Any) -> None:
 
     Presets: quick (3 dimensions), standard (8), full (12), diagnostic (12 under 50,000 tokens of other talk), overflow
     (8, beyond a window of 128,000). Without an endpoint a reader answers that concludes nothing and quotes what it was
-    shown. Exit status 0 from 50 points on (PASS from 70, WARN below), else 2, and 2 when it is worse than a baseline.
+    shown. What is not answered counts 0. Exit status 0 from 50 points on (PASS from 70, WARN below), else 2, and 2 when
+    it is worse than a baseline, which is a run under the same conditions.
 
     \b
       avm bench memory --preset quick --subject reader

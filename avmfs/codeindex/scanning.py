@@ -189,6 +189,12 @@ def found(door: Door, project: str) -> tuple[str, dict[str, Any]]:
     raise NotFound("no such project", project)
 
 
+def root(door: Door, project: str, *, private: bool = False) -> str | None:
+    """The directory of a project that is known."""
+    known = overview(door, modules.folder(project, door.agent if private else ""))
+    return None if known is None else str(known["root"])
+
+
 def drop(door: Door, project: str, *, private: bool = False) -> int:
     """Take a project's notes away; returns how many. Raises NotFound, Denied for another agent's."""
     where = modules.folder(project, door.agent if private else "")

@@ -102,6 +102,6 @@ def worse(before: Mapping[str, Any], now: Result) -> list[str]:
     if now.overall_score < before["overall_score"] - OVERALL_WORSE:
         lines.append(f"overall: {before['overall_score']:.1f} -> {now.overall_score:.1f}")
     for one in now.categories:
-        if one.score is not None and old.get(one.name) is not None and one.score < old[one.name] - CATEGORY_WORSE:
+        if old.get(one.name) is not None and one.score < old[one.name] - CATEGORY_WORSE:
             lines.append(f"{one.name}: {old[one.name]:.1f} -> {one.score:.1f}")
     return lines

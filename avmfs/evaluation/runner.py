@@ -88,7 +88,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One scenario. ``score`` 0 to 100, None where the agent did not answer (``error``)."""
+    """One scenario. ``score`` 0 to 100, None where the agent did not answer (``error``), which counts 0."""
 
     scenario: str
     language: str
@@ -108,7 +108,7 @@ class Verdict:
 class Category:
     name: str
     weight: float
-    score: float | None
+    score: float
     scenarios: tuple[Verdict, ...]
 
 
@@ -150,11 +150,13 @@ def run_memory_benchmark(
     for one in chosen:
         told(f"{one.category}: {one.id}")
         verdicts.setdefault(one.category, []).append(_played(one, make_agent(), preset, judge, counter))
-    categories = tuple(Category(name, WEIGHTS[name], _mean(each), tuple(each)) for name, each in verdicts.items())
-    scored = [(one.score, one.weight) for one in categories if one.score is not None]
-    if not scored:
+    categories = tuple(
+        Category(name, WEIGHTS[name], fmean(one.score or 0.0 for one in each), tuple(each))
+        for name, each in verdicts.items()
+    )
+    if all(each.score is None for one in categories for each in one.scenarios):
         raise Invalid(next((each.error for one in categories for each in one.scenarios), "no scenario was chosen"))
-    overall = sum(score * weight for score, weight in scored) / sum(weight for _, weight in scored)
+    overall = sum(one.score * one.weight for one in categories) / sum(one.weight for one in categories)
     letter = next(letter for least, letter in GRADES if overall >= least)
     return Result(subject, preset.name, overall, letter, time.monotonic() - began, categories)
 
@@ -229,8 +231,3 @@ def _press(agent: Agent, preset: Preset, counter: TokenCounter) -> None:
 def _long(draw: random.Random, tokens: int) -> str:
     """About so many tokens of text about nothing."""
     return " ".join(f"{draw.choice(_NOISE).capitalize()}, {draw.choice(_TAIL)}." for _ in range(max(1, tokens // 12)))
-
-
-def _mean(verdicts: Sequence[Verdict]) -> float | None:
-    scores = [one.score for one in verdicts if one.score is not None]
-    return fmean(scores) if scores else None

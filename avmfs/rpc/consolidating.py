@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.agents.chat import written
-from avmfs.errors import Denied, Exists, Invalid, NotFound, OverQuota, Stale
+from avmfs.errors import AvmError, Denied, Exists, Invalid, NotFound, OverQuota, Stale
 from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory, slug
 from avmfs.node import Document, Kind, Node
@@ -34,6 +34,7 @@ MANY: Final = 8  # notes of one topic in one directory, from which it has a summ
 IMPORTANT: Final = 0.7  # what is so important is never cold
 _LARGEST: Final = 64 * 1024  # bytes of a note that is compared
 _TOGETHER: Final = 64  # cold notes of one step: where one has changed, all of it stays
+_REFUSED: Final = (Denied, Exists, NotFound, OverQuota, Stale)  # of one step: others are done
 _TOPICS: Final = 5  # of a directory that are summarised,
 _SUMMARIES: Final = 20  # and of all
 _SENTENCES: Final = 12
@@ -156,24 +157,34 @@ def consolidate(
 @method
 def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> dict[str, Any]:
     """Undo this agent's last run, or that with this number: all is where it was, and says of itself what it said, and
-    summaries are gone. {"run", "back": [{"path", "was"}]}, ``path`` None for what has left the archive by itself, and
-    for summaries. ``dry``: what it would be. Raises NotFound where there is none."""
+    summaries are gone. {"run", "back": [{"path", "was"}], "left": [{"was", "why"}]}, ``path`` None for what has left
+    the archive by itself, and for summaries; "left" is what is refused now, and can be asked for again. ``dry``: what
+    it would be. Raises NotFound where there is none, and what refuses all that there is."""
     if run is not None and not 0 < run < 1 << 63:
         raise Invalid(f"run {run}: expected the number that a consolidation said")
     with memory.reading() as reader:
         number, rows = reader.consolidated(run)
     if not rows:
         raise NotFound("no consolidation of yours that could be undone")
-    back = []
+    back: list[dict[str, Any]] = []
+    left: list[dict[str, Any]] = []
+    refused: AvmError | None = None
     for document, kind, was in rows:
         calls.next_step()
-        at = (
-            (None if kind == "summary" else was)
-            if dry
-            else memory.submit("take_back", run=number, document=document)["path"]
-        )
-        back.append({"path": None if at is None else paths.text(at), "was": paths.text(was)})
-    return {"run": number, "back": back}
+        try:
+            at = (
+                (None if kind == "summary" else was)
+                if dry
+                else memory.submit("take_back", run=number, document=document)["path"]
+            )
+        except _REFUSED as e:
+            refused = refused or e
+            left.append({"was": paths.text(was), "why": e.reason})
+        else:
+            back.append({"path": None if at is None else paths.text(at), "was": paths.text(was)})
+    if refused is not None and not back:
+        raise refused
+    return {"run": number, "back": back, "left": left}
 
 
 def _planned(
@@ -325,6 +336,6 @@ def _applied(memory: Memory, steps: list[_Step]) -> tuple[int, int]:
         calls.next_step()
         try:
             step.submit(memory, run)
-        except (Denied, Exists, NotFound, OverQuota, Stale):
+        except _REFUSED:
             left += 1
     return run, left

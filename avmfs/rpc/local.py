@@ -86,7 +86,7 @@ class LocalDoor:
         if method == "who" and arguments.get("via") == "gossip":
             digest_cache.publish(self._store)  # no keeper does
         result = methods.call(self._memory, method, arguments)
-        self.urgent = self._memory.banner()
+        self.urgent = methods.urgent(self._memory)
         return result
 
     def close(self) -> None:

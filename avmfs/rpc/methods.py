@@ -8,6 +8,7 @@ see what.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from avmfs.memory import Memory
 from avmfs.registration import load
 from avmfs.signatures import Arguments, Range
 from avmfs.vfs.sources import bring
+
+log = logging.getLogger(__name__)
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _THROUGH_TREE = frozenset(("entries", "read", "write"))
@@ -61,6 +64,18 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
         if e.filename is None and isinstance(e, _OF_A_PATH):
             e.filename = _named(arguments)
         raise
+
+
+def urgent(memory: Memory) -> str:
+    """The banner of an answer. What a method has done is done, whatever keeps the banner from being made: the key that
+    was shown may have been revoked by it, the time for the request may be over."""
+    try:
+        return memory.banner()
+    except AvmError:  # what is wrong beyond this request the next one says
+        return ""
+    except Exception:
+        log.exception("the banner of an answer failed")
+        return ""
 
 
 def _then(memory: Memory, name: str, arguments: dict[str, Any]) -> tuple[Memory]:

@@ -218,7 +218,7 @@ class _Door:
                 raise Invalid("a request has a method and named arguments")
             identity.require_valid(memory, trusted=trusted)
             result = methods.call(memory, name, arguments)
-            return {"error": None, "result": result, "urgent": memory.banner() if name != "urgent" else ""}
+            return {"error": None, "result": result, "urgent": methods.urgent(memory) if name != "urgent" else ""}
         except AvmError as e:
             return {"error": _error(e), "result": None, "urgent": ""}
         except Exception:  # a defect in one method must not end the door

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 
 from avmfs import paths, views
-from avmfs.agents import mail
 from avmfs.errors import (
     Denied,
     Invalid,
@@ -81,7 +80,6 @@ class Tree:
         self.attributer = Attributer(
             memory, self.owner, read_only, None if self.injection is None else self.injection.size, closed
         )
-        memory.marked_by = mail.BY_READING if read_only else mail.BY_WRITING
 
     # Looking ---------------------------------------------------------------------------------------------
 

@@ -110,8 +110,8 @@ class VirtualHandle:
 
     def release(self) -> None: ...
 
-    def text(self) -> str:
-        return self.written.decode("utf-8", "surrogateescape")
+    def text(self, since: int = 0) -> str:
+        return self.written[since:].decode("utf-8", "surrogateescape")
 
 
 class ViewHandle(VirtualHandle):
@@ -163,7 +163,7 @@ class ViewHandle(VirtualHandle):
     def _apply(self) -> None:
         if self.view.write is None:
             raise BadHandle(f":{self.view.name} cannot be written")
-        self.view.write(self.context, self.text())
+        self.view.write(self.context, self.text(self.applied or 0 if self.view.once else 0))
         self.applied = len(self.written)
 
 

@@ -90,9 +90,12 @@ def pending(ctx: Context) -> str:
     return shown(waiting(ctx.memory), ctx.memory)
 
 
-@writes("pending", "anything, even nothing: all notices of subscriptions are read", empty_write=True)
+@writes("pending", "anything, even nothing: the notices of subscriptions that it shows are read", empty_write=True)
 def write_pending(ctx: Context, text: str) -> None:
-    ctx.memory.submit("forget_notices")
+    with ctx.memory.reading() as reader:
+        found = reader.outbox.notices(NOTICES)
+    few = len(found) < NOTICES  # with them goes what cannot be shown
+    ctx.memory.submit("forget_notices", messages=None if few else [each.message for each in found])
 
 
 @view("feed", "directory", summary="what agents did below it, newest first")

@@ -62,7 +62,9 @@ def quarantine(ctx: Context, *, limit: Annotated[int, Range(1, 1000)] = 100) -> 
     return lines([*rows, *([f"({in_all - len(found)} more)"] if in_all > len(found) else [])], "nothing in quarantine")
 
 
-@writes("quarantine", "`@k7f2` or a path, one a line: lets it out", check=by_lines(lambda text: _asked(text)))
+@writes(
+    "quarantine", "`@k7f2` or a path, one a line: lets it out", check=by_lines(lambda text: _asked(text)), once=True
+)
 def write_quarantine(ctx: Context, text: str) -> None:
     for each in _asked(text):
         let_out(ctx.memory, each)

@@ -66,8 +66,8 @@ class Rendered:
 class View:
     """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it; ``check`` says
     early whether text so far can ever be right (raises Invalid); False: more must come. ``empty_write``: opening for
-    writing and closing, or touching, is a write. ``past``: there is one of a node as it
-    was, too."""
+    writing and closing, or touching, is a write. ``once``: of what comes in several writes ``write`` gets each line
+    once, not with those before it. ``past``: there is one of a node as it was, too."""
 
     name: str
     on: frozenset[On]
@@ -79,6 +79,7 @@ class View:
     write: Callable[[Context, str], None] | None = None
     check: Callable[[str], object] | None = None
     empty_write: bool = False
+    once: bool = False
     writes: str = field(default="")
 
     @property
@@ -131,12 +132,18 @@ def view(
 
 
 def writes(
-    name: str, says: str, *, check: Callable[[str], object] | None = None, empty_write: bool = False
+    name: str,
+    says: str,
+    *,
+    check: Callable[[str], object] | None = None,
+    empty_write: bool = False,
+    once: bool = False,
 ) -> Callable[[Callable[[Context, str], None]], Callable[[Context, str], None]]:
     """Register what writing to an already registered view does; ``says`` is for the tables."""
 
     def register(function: Callable[[Context, str], None]) -> Callable[[Context, str], None]:
-        _VIEWS[name] = replace(_VIEWS[name], write=function, check=check, empty_write=empty_write, writes=says)
+        made = _VIEWS[name]
+        _VIEWS[name] = replace(made, write=function, check=check, empty_write=empty_write, once=once, writes=says)
         return function
 
     return register

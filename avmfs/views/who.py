@@ -71,7 +71,9 @@ class Answered:
 
 
 def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian") -> Known:
-    """Who knows about ``q``, at most ``limit`` lines. By "gossip": by digests alone, which may be mistaken and late."""
+    """Who knows about ``q``, at most ``limit`` lines. By "gossip": by digests alone, which may be mistaken and late.
+    Raises Denied for an API key that may not search: topics are words of files."""
+    memory.who.require("search")
     keys = librarian.topic_keys(q)
     if not q.strip():
         raise Invalid("q: what is it about?")

@@ -137,7 +137,12 @@ class Deliverer:
         for subscription in answer["subscriptions"]:
             with self._mutex:
                 self._busy[subscription["id"]] = subscription["agent"]
-            threading.Thread(target=self._work, args=(subscription,), name="delivery", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, args=(subscription,), name="delivery", daemon=True).start()
+            except BaseException:  # no more threads: it waits, as it did
+                with self._mutex:
+                    del self._busy[subscription["id"]]
+                raise
         return bool(answer["moved"])
 
     # One subscription, in a thread of its own ------------------------------------------------------------------

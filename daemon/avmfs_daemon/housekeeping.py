@@ -33,10 +33,10 @@ CHORES_S: Final = 30.0
 LOOK_S: Final = 10.0  # between two looks at files without a name: one that was open at neither can be freed
 ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says every half minute what it still has
 ASKED: Final = 5_000  # files at a look,
-REAPED: Final = 256  # and so many are freed at once: others wait for it
+REAPED: Final = 256  # and so many go at once: others wait for it
+ROUNDS: Final = 100  # of one kind of work at a look
 MAIL_S: Final = 300.0
 MAIL_AT_ONCE: Final = 1000  # in one transaction, for which others wait
-MAIL_ROUNDS: Final = 100
 PAST_S: Final = 600.0  # between two looks at what the past and the trash need not keep
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * DAY_NS
@@ -51,11 +51,19 @@ RESTS: Final = 20  # and after so many times as long as it took: texts are long 
 def trim_mail(store: Store, limits: Limits, now: int) -> int:
     """Remove messages that were read and are too old or too many; ``now`` is ns since the epoch. Return how many
     deliveries. Unread mail is never trimmed: how much of it there can be is limited where it is sent."""
-    before, total = now - limits.read_days * DAY_NS, 0
-    for _ in range(MAIL_ROUNDS):
-        done = store.submit(OPERATOR, "trim_mail", before=before, keep=limits.read_messages, limit=MAIL_AT_ONCE)
-        total += done["count"]
-        if done["count"] < MAIL_AT_ONCE:
+    before, keep = now - limits.read_days * DAY_NS, limits.read_messages
+    return _in_rounds(
+        lambda limit: store.submit(OPERATOR, "trim_mail", before=before, keep=keep, limit=limit)["count"], MAIL_AT_ONCE
+    )
+
+
+def _in_rounds(work: Callable[[int], int], at_once: int) -> int:
+    """Do so much in one transaction, again until less was left. Returns how much was done."""
+    total = 0
+    for _ in range(ROUNDS):
+        done = work(at_once)
+        total += done
+        if done < at_once:
             break
     return total
 
@@ -169,7 +177,7 @@ class Housekeeper:
         if self._clock() >= self._chores_at:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
-                self._store.submit(OPERATOR, "reap_expired")
+                _in_rounds(lambda limit: self._store.submit(OPERATOR, "reap_expired", limit=limit)["reaped"], REAPED)
             if self._store.unwiped():  # whoever purged has not seen to it
                 self._store.submit(OPERATOR, "wipe")
             if self._chainer is not None:
@@ -183,8 +191,13 @@ class Housekeeper:
             self._mail_at = self._clock() + MAIL_S
             trim_mail(self._store, self._limits, self._wall_clock())
         if self._clock() >= self._past_at:
-            before = self._wall_clock() - self._limits.trash_days * DAY_NS
-            self._store.submit(OPERATOR, "trim_trash", before=before, most=self._limits.trash_bytes)
+            trash = {
+                "before": self._wall_clock() - self._limits.trash_days * DAY_NS,
+                "most": self._limits.trash_bytes,
+            }
+            _in_rounds(
+                lambda limit: self._store.submit(OPERATOR, "trim_trash", **trash, limit=limit)["removed"], REAPED
+            )
             again = self._store.submit(OPERATOR, "trim_past")["more"]
             self._past_at = self._clock() + (PACE_S if again else PAST_S)
         if self._clock() >= self._clients_at:

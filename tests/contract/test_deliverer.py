@@ -143,6 +143,25 @@ def test_a_defect_is_a_failure_and_no_loop(
     assert len(receivers.got) == 6 and "KeyError" in caplog.text
 
 
+def test_a_thread_that_cannot_start_keeps_no_subscription(
+    world: World, receivers: Receivers, started: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refused = threading.Thread.start, [True]
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name == "delivery" and refused:
+            refused.clear()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    subscribe(world)
+    world.write(ALICE, "/memory/a", b"x")
+    started()
+    until(lambda: state(world) == (2, 0, 0), 30)
+    assert "can't start new thread" in caplog.text
+
+
 def test_a_receiver_that_asks_for_time_gets_it(world: World, receivers: Receivers, started: Any) -> None:
     def answer(host: str) -> None:
         raise http_delivery.PostFailed("answered 503", wait_s=3600.0)

@@ -487,6 +487,22 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
 
 
+def test_what_a_key_has_done_is_done_though_it_may_read_no_mail_any_more(tmp_path: Path) -> None:
+    path, settings = tmp_path / "avm.db", default_settings()
+    alice = LocalDoor(path, settings, "alice", embeddings=False)
+    made = alice.call("create_key", actions=["write", "inbox"])
+    alice.call("tell", recipient="alice", body="urgent", priority="urgent")
+    key = LocalDoor(path, settings, None, key=made["key"], embeddings=False)
+    key.call("make_directory", path="/memory/d")
+    assert "=== 1 urgent message" in key.urgent
+    key.call("revoke_key", id=made["id"])
+    assert key.urgent == "" and [each["state"] for each in alice.call("list_keys")] == ["revoked"]
+    with pytest.raises(Denied):
+        key.call("make_directory", path="/memory/e")
+    alice.close()
+    key.close()
+
+
 def test_a_key_is_not_told_what_is_its_agent_s_as_a_whole(tmp_path: Path) -> None:
     path, settings = tmp_path / "avm.db", default_settings()
     settings = replace(settings, agents={"alice": AgentSettings(quota=QuotaSettings(bytes=10**6))})

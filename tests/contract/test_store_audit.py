@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from avmfs.access import Principal
 from avmfs.agents import anchors, auditing
 from avmfs.agents.auditing import Chainer
+from avmfs.agents.refusals import Refusals
 from avmfs.errors import Denied, NotFound, OverQuota
 from avmfs.store import commands
 from avmfs.store.identity import OPERATOR
@@ -313,6 +315,22 @@ def test_a_flood_of_different_refusals_stays_small(build: Build) -> None:
     rows = refusals(world)
     assert len(rows) == audit_rows.VARIETY + 1 and sum(row[5] for row in rows) == 200
     assert [row[5] for row in rows if row[2] == "various"] == [200 - audit_rows.VARIETY]
+
+
+def test_a_refusal_waits_for_a_thread_that_can_tell_the_store(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told = Refusals(world.store)
+    with monkeypatch.context() as no_more:
+        no_more.setattr(threading.Thread, "start", full)
+        told.tell(BOB, "unlink", Denied("no", "/memory/x"))
+    assert "can't start new thread" in caplog.text
+    told.tell(BOB, "unlink", Denied("no", "/memory/x"))
+    told.close()
+    assert [row[2:] for row in refusals(world)] == [("unlink", "EACCES", b"/memory/x", 2)]
 
 
 def test_refusals_of_doors_are_counted_like_the_stores_own(world: World) -> None:

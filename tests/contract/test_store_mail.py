@@ -356,6 +356,30 @@ def test_an_answer_keeps_its_thread_when_what_it_answers_is_deleted(world: World
     assert (answer.re, answer.thread) == (first, first)
 
 
+@pytest.mark.parametrize("by", ["delete_mail", "trim_mail"])
+def test_a_thread_keeps_its_number_and_its_first_message_can_be_answered(world: World, by: str) -> None:
+    first = tell(world, ALICE, "bob", "question")
+    answer = tell(world, BOB, "alice", "answer", re=first)
+    world.do(BOB, "mark_read")
+    if by == "delete_mail":
+        assert world.do(BOB, by) == {"count": 1}
+    else:
+        assert world.do(OPERATOR, by, before=0, keep=0) == {"count": 1}
+    assert ("question",) not in world.rows("select body from message"), "nobody can read it"
+    more = tell(world, ALICE, "bob", "more", re=answer)
+    assert (mail(world, BOB)[-1].re, mail(world, BOB)[-1].thread) == (answer, first)
+    last = tell(world, BOB, "alice", "and more", re=more)
+    assert [each.thread for each in mail(world, ALICE)] == [first, first]
+    tell(world, ALICE, "bob", "to the question", re=first)
+    assert [each.thread for each in mail(world, BOB)] == [first, first]
+    with pytest.raises(Invalid):
+        tell(world, BOB, "alice", "it is not his any more", re=first)
+    for agent in (ALICE, BOB):
+        world.do(agent, "mark_read")
+        world.do(agent, "delete_mail")
+    assert world.rows("select * from message") == [], last
+
+
 def test_only_the_log_rows_of_a_tell_say_whose_mail_has_moved(world: World) -> None:
     one, other = tell(world, ALICE, "bob"), tell(world, ALICE, "@all")
     rows = world.rows("select agent, path, version, spec from log join scope on scope.id = scope where op = 'tell'")
@@ -428,9 +452,16 @@ class Told:
     known: tuple[int | None, int | None]  # re and thread, as the sender has them
     read: dict[str, bool] = field(default_factory=dict)  # who has it
     theirs: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    answers: list[Told] = field(default_factory=list)  # all of the thread that it began
 
     def had_by(self, agent: str) -> bool:
-        return agent in self.read or (agent == self.sender and bool(self.read))
+        return agent in self.read or (
+            agent == self.sender and (bool(self.read) or any(one.read for one in self.answers))
+        )
+
+    def thread(self, agent: str) -> int:
+        """As this agent knows it."""
+        return (self.theirs[agent] if agent in self.read else self.known)[1] or self.number
 
 
 class Mail:
@@ -460,7 +491,7 @@ class Mail:
         if answered is None:
             return None, None
         root = answered.root or answered
-        thread = [each.number for each in self.told if (each is root or each.root is root) and each.had_by(agent)]
+        thread = [each.thread(agent) for each in (root, *root.answers) if each.had_by(agent)]
         return answered.number if answered.had_by(agent) else None, next(iter(thread), None)
 
     def tell(
@@ -474,6 +505,8 @@ class Mail:
             made.theirs[receiver] = self.known(receiver, answered)
             made.read[receiver] = False
         self.told.append(made)
+        if root is not None:
+            root.answers.append(made)
 
 
 def look(world: World, model: Mail, agent: str, random_: random.Random) -> None:
@@ -555,7 +588,7 @@ def test_mail_is_what_was_told_by_whom_and_is_left(world: World, seed: int) -> N
         look(world, model, random_.choice(agents), random_)
     for agent in agents:
         look(world, model, agent, random_)
-    kept = [(each.number, *each.known) for each in model.told if each.read]
+    kept = [(each.number, *each.known) for each in model.told if each.had_by(each.sender)]
     assert world.rows("select number, re, thread from message order by id") == kept
     waiting = {
         name: sum(each.read.get(name) is False and each.priority != "low" for each in model.told) for name in agents

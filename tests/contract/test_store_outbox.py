@@ -252,6 +252,38 @@ def test_notices_and_dead_letters_hide_what_may_not_be_seen_any_more(world: Worl
         assert reader.outbox.dead() == []
 
 
+@pytest.mark.parametrize("place", ["/memory/private/alice/secret", "/memory/shared/limited", "/memory/shared/hidden/x"])
+def test_what_has_been_found_goes_with_the_right_to_its_place(build: Any, place: str) -> None:
+    def can(*capabilities: str) -> None:
+        world.do(OPERATOR, "init_permissions", users={"bob": {"groups": [], "capabilities": ["write", *capabilities]}})
+
+    world: World = build()
+    can("search_all")
+    world.mkdir(ALICE, "/memory/shared/hidden")
+    subscribe(world, BOB, "/memory/*", url=None)
+    subscribe(world, BOB, "/memory/*")
+    subscribe(world, BOB, place)
+    world.write(ALICE, place, b"x")
+    world.write(ALICE, place + ".moved", b"x")
+    if place == "/memory/shared/limited":
+        world.share(ALICE, place, "alice")
+    world.unlink(ALICE, place)
+    assert {place, place + ".moved"} <= {path for _, path in notices(world, BOB)}
+    taken = take(world)
+    for delivery in taken[0]["deliveries"]:
+        done(world, taken[:1], sent=[], failed=delivery["turn"], error="no", dead=True)
+    world.rename(ALICE, place + ".moved", "/memory/open")
+    can()
+    if place == "/memory/shared/hidden/x":
+        world.restart([("/memory/shared/hidden/*", "none", ("bob",)), ("/memory/*", "rw", None)])
+    with world.reading(BOB) as reader:
+        ready = [*reader.outbox.notices(), *reader.outbox.dead()]
+        assert reader.outbox.subscriptions()[0].unread == len(reader.outbox.notices())
+    left = {(event.event, event.path) for each in ready for event in each.events} | {*told(take(world))}
+    left -= {("remove", "/memory/shared/limited")}  # when it was limited, it went for everybody else
+    assert {path for _, path in left} <= {"/memory/shared/limited.moved", "/memory/open"}, left
+
+
 def test_an_operators_subscription_sees_with_its_agents_eyes(world: World) -> None:
     subscribe(world, Principal("bob", operator=True), "/memory/*")
     world.write(ALICE, "/memory/private/alice/n", b"x")
@@ -652,6 +684,34 @@ def test_hooks_are_what_the_configuration_says_now(world: World) -> None:
     assert take(world) == []
     with world.reading(OPERATOR) as reader:
         assert reader.outbox.subscriptions(everybody=True) == []
+
+
+def test_a_hook_with_another_time_limit_is_the_hook_that_it_was(world: World) -> None:
+    hook = {"pattern": "/memory/*", "event": "write", "command": ["/bin/false"], "timeout_s": 1.0}
+    world.do(OPERATOR, "set_hooks", hooks=[hook])
+    world.write(ALICE, "/memory/failed", b"x")
+    taken = take(world)
+    done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], error="no", dead=True)
+    world.write(ALICE, "/memory/waits", b"x")
+    world.store.match_subscriptions()
+    assert world.do(OPERATOR, "set_hooks", hooks=[hook | {"timeout_s": 2.0}]) == {"added": 0, "ended": 0}
+    taken = take(world)
+    assert told(taken) == [("write", "/memory/waits")] and json.loads(taken[0]["hook"])["timeout_s"] == 2.0
+    with world.reading(OPERATOR) as reader:
+        assert len(reader.outbox.dead()) == 1
+    assert world.do(OPERATOR, "set_hooks", hooks=[hook | {"event": "any"}]) == {"added": 1, "ended": 1}
+
+
+def test_a_hook_hears_of_what_has_long_been_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "JUDGED", 3)
+    hook = {"pattern": "/memory/a", "event": "any", "command": ["/bin/true"], "timeout_s": 1.0}
+    world.do(OPERATOR, "set_hooks", hooks=[hook])
+    world.write(ALICE, "/memory/a", b"x")
+    world.unlink(ALICE, "/memory/a")
+    for number in range(5):
+        world.write(ALICE, f"/memory/{number}", b"x")
+    assert told(take(world)) == [("create", "/memory/a"), ("write", "/memory/a"), ("remove", "/memory/a")]
 
 
 @pytest.mark.parametrize("who", [BOB, Principal("")], ids=["bob", "nobody"])

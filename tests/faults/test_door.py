@@ -25,7 +25,7 @@ import apsw
 import pytest
 
 from avmfs import wire
-from avmfs.errors import AvmError, Busy, Invalid, StoreFailed
+from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
@@ -434,6 +434,15 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
 
 
 @pytest.mark.logs("door: an answer cannot be sent: ")
+def test_a_key_that_revokes_itself_hears_that_it_is_done(served: Daemon) -> None:
+    with contextlib.closing(door(served)) as bob:
+        made = bob.call("create_key", actions=["inbox"])
+    with contextlib.closing(door(served, key=made["key"])) as keyed:
+        assert keyed.call("revoke_key", id=made["id"])["agent"] == "bob" and keyed.urgent == ""
+        with pytest.raises(Denied, match="revoked"):
+            keyed.call("inbox")
+
+
 def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_on(daemon: Daemon) -> None:
     """Of a store that has what is refused by now."""
     daemon.mounts()

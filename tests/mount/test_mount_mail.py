@@ -30,7 +30,7 @@ from tests.mount.mount_world import (
 
 pytestmark = pytest.mark.mount
 
-BANNER = "=== 1 urgent message (mark read: echo > /:inbox) ===\n"
+BANNER = "=== 1 urgent message (mark read: cat '/:inbox?mark=read') ===\n"
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,29 @@ def test_who_may_not_change_a_file_may_not_claim_it_and_does_not_get_it(tmp_path
         assert methods.call(bob.memory, "claims", {}) == {"claims": []}
         assert "works on" not in bob.cat("/:agents") and "works on /memory/shared/hers.md" in alice.cat("/:agents")
         assert all(not each["claims"] for each in methods.call(bob.memory, "agents", {}))
+
+
+def test_a_claim_of_who_may_not_change_the_file_any_more_is_anybodys_who_may(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.echo("30d\n", f"{A}:claim")
+    bob.echo("30d\n", "/memory/shared/q/b.md:claim")
+    alice.echo("alice\n", f"{A}:shared")
+    alice.echo("alice\n", "/memory/shared/q/b.md:shared")
+    alice.echo("\n", f"{A}:claim")
+    alice.echo("release\n", "/memory/shared/q/b.md:claim")
+    assert (holder(world, A), holder(world, "/memory/shared/q/b.md")) == ("alice", "(unclaimed)")
+
+
+def test_a_key_that_may_not_write_gives_up_no_claim(world: World) -> None:
+    alice = world.agent("alice")
+    alice.echo("\n", f"{A}:claim")
+    for action in ("read", "write"):
+        made = methods.call(alice.memory, "create_key", {"actions": [action]})
+        with world.store.reading(Principal("")) as reader:
+            key = reader.people.shown(made["key"])
+        with pytest.raises(Denied, match="write") if action == "read" else nullcontext():
+            world.store.submit(key, "release", node=alice.node(A).id)
+    assert holder(world, A) == "(unclaimed)"
 
 
 @pytest.mark.parametrize("lease", ["", "never", "0s", "31d", "-5m"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from avmfs.access import Access, Policy, Principal, Rule
+from avmfs.cli.indexing import named
 from avmfs.codeindex import finding, modules, scanning
 from avmfs.codeindex.languages import BY_SUFFIX
 from avmfs.codeindex.parsing import Module, Symbol, parse
@@ -302,6 +303,25 @@ def test_a_question_is_met_by_parts_of_names_by_rare_words_and_by_code_before_te
     assert found(finding.find(alice, "fetch of mail"))[0] == "src/post.py:4 prefetch_mail"
     assert found(finding.find(alice, "retry of mail"))[0] == "src/post.py:3 retry_later"
     assert found(finding.find(alice, "slug of value")) == ["z.py:1 slugify", "tests/a.py:1 slugify"]
+
+
+def test_a_known_project_stays_where_it_is_whatever_directory_one_stands_in(
+    world: World, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice: Any = door(world, "alice")
+    scanning.scan(alice, "house", code)
+    other = tmp_path / "elsewhere" / "house"
+    other.mkdir(parents=True)
+    monkeypatch.chdir(other.parent)
+    assert named(alice, "house", None) == ("house", None)
+    assert named(alice, str(code), None) == ("house", code)
+    for directory in ("./house", str(other)):
+        with pytest.raises(Invalid, match=f"house is the project in {code}"):
+            named(alice, directory, None)
+    assert named(alice, "house", "house") == ("house", Path("house")), "it is said"
+    assert named(alice, "house", None, private=True) == ("house", other), "that is another project"
+    (other.parent / "garden").mkdir()
+    assert named(alice, "garden", None) == ("garden", other.parent / "garden")
 
 
 def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:

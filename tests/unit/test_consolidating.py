@@ -254,6 +254,25 @@ def test_undo_leaves_what_was_changed_since_and_finds_another_name(world: World)
     assert alice.cat("/memory/shared/1.md:data") == "something else by now"
 
 
+def test_undo_does_what_it_may_and_says_what_is_left(tmp_path: Path) -> None:
+    with opened(tmp_path) as world:
+        for name in "abc":
+            for number in "12":
+                world.agent("alice").put(f"/memory/shared/{name}/{number}.md", f"{name}: {FACT}")
+                world.clock.pass_(1)
+        assert apply(world.agent("alice"))["fewer"] == 3
+    with opened(tmp_path, Policy.from_words([("/memory/shared/b/*", "ro", None)], "rw")) as world:
+        alice = world.agent("alice")
+        done = call(alice, "unconsolidate")
+        assert [each["path"] for each in done["back"]] == ["/memory/shared/a/2.md", "/memory/shared/c/2.md"]
+        assert [each["was"] for each in done["left"]] == ["/memory/shared/b/2.md"] and done["left"][0]["why"]
+        with pytest.raises(Denied):
+            call(alice, "unconsolidate")
+    with opened(tmp_path) as world:
+        (back,) = call(world.agent("alice"), "unconsolidate")["back"]
+        assert back["path"] == "/memory/shared/b/2.md"
+
+
 def test_limits_are_held_and_said(world: World) -> None:
     alice = world.agent("alice")
     for name in "1234":

@@ -13,7 +13,18 @@ from typing import Any
 
 import apsw
 import pytest
-from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, RESTS, TRICKLE, Housekeeper
+from avmfs_daemon.housekeeping import (
+    BUSY_PER_S,
+    HOLD_S,
+    LOOK_S,
+    ORPHAN_S,
+    PACE_S,
+    PAST_S,
+    REAPED,
+    RESTS,
+    TRICKLE,
+    Housekeeper,
+)
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
@@ -397,6 +408,21 @@ def test_damage_is_in_the_log_once_however_often_it_is_met(
     house.keeper.run()
     said = [record.getMessage().partition(";")[0] for record in caplog.records]
     assert said == ["/memory/keeper: its bytes", "disk I/O error", "/memory/keeper: its pages"]
+
+
+def test_all_that_has_expired_or_been_too_long_in_the_trash_goes_at_one_look(house: House) -> None:
+    for number in range(REAPED + 1):
+        node = house.write(f"brief{number}", "gone soon")
+        house.store.submit(ALICE, "set_ttl", node=node, expires=house.wall + 1)
+        house.write(f"old{number}", "put away")
+    house.wall += 3600 * 10**9  # what was just made goes at once
+    for number in range(REAPED + 1):
+        house.store.submit(ALICE, "unlink", parent=MEMORY, name=f"old{number}".encode(), trash=True)
+    house.wall += 366 * 86400 * 10**9
+    house.later(PAST_S)
+    house.keeper.step()
+    with house.store.connection() as (db, _):
+        assert db.execute("select name from node where parent is not null and kind = 1").fetchall() == []
 
 
 def test_what_has_expired_is_reaped(house: House) -> None:

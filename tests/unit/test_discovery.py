@@ -14,11 +14,13 @@ from avmfs.agents.librarian import topic_keys
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc import aside, files
+from avmfs.rpc.people import create_key
 from avmfs.rpc.remembering import remember
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.discovery import DiscoveryReader
 from avmfs.store.rows.scopes import Scopes
-from avmfs.views.who import who_knows
+from avmfs.trust import Trusted
+from avmfs.views.who import Via, who_knows
 from tests.unit.views_fixtures import Agent, World, opened
 
 MODES = ("full", "owner", "existence", "none")
@@ -37,6 +39,13 @@ def mode(agent: Agent, word: str) -> None:
 def digest_rows(world: World) -> list[tuple[str, int, bytes]]:
     with world.store.reading(OPERATOR) as reader:
         return [(row.agent, row.version, row.bits) for row in reader.discovery.digests()]
+
+
+def keyed(world: World, agent: Agent, *actions: str) -> Memory:
+    """Of somebody who shows an API key for all of memory."""
+    made = create_key(agent.memory, paths=["/memory/*"], actions=[*actions])
+    with world.store.reading(Principal("")) as reader:
+        return Memory(world.around, reader.people.shown(made["key"]))
 
 
 # The librarian
@@ -229,6 +238,45 @@ def test_tags_are_topics_as_long_as_they_stand(world: World) -> None:
     remember(alice.memory, "nothing but words", tags=["macro"])
     alice.echo("full", "/:who")
     assert bob.cat("/:who?q=macro") == "alice  private: macro (1)\n"
+
+
+def test_what_is_in_quarantine_is_told_by_nobody_until_it_is_let_out(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
+        alice, bob = world.agent("alice"), world.agent("bob")
+        mode(alice, "full")
+        for path in ("/shared/page.md", "/private/page.md"):
+            alice.put(path, "# TSMC")
+            alice.memory.make_searchable()
+            alice.memory.submit("set_sources", node=alice.node(path).id, sources=["web"])
+            alice.echo("+crypto\n", f"{path}:tags")  # before it is looked at anew, and after
+            alice.memory.make_searchable()
+            alice.echo("+urgent\n", f"{path}:tags")
+        digest_cache.publish(world.store)
+        operator = Agent(Memory(world.around, Principal("root", operator=True)))
+        for who in (alice, bob, operator):
+            for question in ("TSMC", "crypto", "urgent"):
+                for via in ("librarian", "gossip"):
+                    assert who.cat(f"/:who?q={question}&via={via}") == "(nobody is known to know)\n", question
+        for path in ("/shared/page.md", "/private/page.md"):
+            alice.memory.submit("let_out", node=alice.node(path).id)
+        alice.memory.make_searchable()
+        digest_cache.publish(world.store)
+        assert bob.cat("/:who?q=crypto").startswith("alice  1 file: crypto")
+        assert alice.cat("/:who?q=urgent").startswith("alice  2 files: urgent")
+        assert bob.cat("/:who?q=crypto&via=gossip") == "alice  perhaps\n"
+
+
+@pytest.mark.parametrize("via", ["librarian", "gossip"])
+def test_a_key_that_may_not_search_does_not_learn_who_knows(world: World, via: Via) -> None:
+    alice = world.agent("alice")
+    alice.put("/private/one.md", "# NVDA")
+    for action in ("write", "search"):
+        shown = keyed(world, alice, action)
+        if action == "search":
+            assert (who_knows(shown, "NVDA", via=via).lines != ()) == (via == "librarian")
+        else:
+            with pytest.raises(Denied, match="search"):
+                who_knows(shown, "NVDA", via=via)
 
 
 def test_words_of_a_given_title_are_topics(world: World) -> None:

@@ -160,7 +160,7 @@ def test_a_judge_decides_and_where_it_fails_the_assertions_do() -> None:
     assert all(each.graded_by == "judge" and each.score == 0 and each.agree is False for each in others)
 
 
-def test_a_question_without_an_answer_is_told_and_does_not_count(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_told_and_counts_nothing(tmp_path: Path) -> None:
     made: list[Parrot] = []
 
     class Fails(Parrot):
@@ -175,7 +175,7 @@ def test_a_question_without_an_answer_is_told_and_does_not_count(tmp_path: Path)
 
     found = quick(make)
     first = found.categories[0].scenarios[0]
-    assert first.score is None and "429" in first.error and found.overall_score > 90
+    assert first.score is None and "429" in first.error and found.overall_score < quick(Parrot).overall_score
     summary = json.loads((results.write(tmp_path, found, {}, []) / "summary.json").read_text())
     assert summary["unanswered"] == 1 and summary["verdict"] == "PASS"
 
@@ -185,6 +185,35 @@ def test_a_question_without_an_answer_is_told_and_does_not_count(tmp_path: Path)
 
     with pytest.raises(Invalid, match="429"):
         quick(never)
+
+
+def test_a_model_that_answers_hardly_anything_fails_and_is_worse(tmp_path: Path) -> None:
+    made: list[Parrot] = []
+
+    class Once(Parrot):
+        def respond(self, text: str) -> str:
+            if len(made) > 1:
+                raise ModelError("out of reach")
+            return super().respond(text)
+
+    def make() -> Parrot:
+        made.append(Once())
+        return made[-1]
+
+    before = results.read(results.write(tmp_path, quick(Parrot), {}, []))
+    found = quick(make)
+    assert found.verdict == "FAIL" and found.categories[-1].score == 0
+    assert any(line.startswith(found.categories[-1].name) for line in results.worse(before, found))
+
+
+@pytest.mark.parametrize(("other", "what"), [("--max-answer 9", "max_answer"), ("", "memory")])
+def test_a_run_is_compared_with_one_of_the_same_conditions(tmp_path: Path, other: str, what: str) -> None:
+    line = f"bench memory --preset full --subject s --scenarios dog --output {tmp_path} --no-memory"
+    assert CliRunner().invoke(avm, line.split()).exit_code == 0
+    (folder,) = (tmp_path / "subjects/agents/s/runs").iterdir()
+    again = f"{line} {other}" if other else line.replace(" --no-memory", "")
+    done = CliRunner().invoke(avm, f"{again} --baseline {folder}".split())
+    assert isinstance(done.exception, Invalid) and f"'{what}'" in str(done.exception), done.output
 
 
 def test_a_run_is_kept_with_its_hash_and_compared(tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def test_a_banner_costs_what_it_shows(world: World) -> None:
     for _ in range(80):
         tell(world, "\x01" * 65_536, "urgent")
     assert cost() < 4 * little
-    assert "=== 80 urgent messages (mark" in bob.banner() and "\n(70 more: cat /:urgent)\n" in bob.banner()
+    assert "=== 80 urgent messages (mark read: cat '/:inbox?mark=read')" in bob.banner(), "which shows them"
+    assert "\n(70 more: cat /:urgent)\n" in bob.banner()
 
 
 def test_an_inbox_beyond_one_answer_comes_in_several_and_none_is_lost(

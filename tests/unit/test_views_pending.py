@@ -136,6 +136,19 @@ def test_notices_of_what_has_gone_hide_none_that_came_later(world: World) -> Non
     assert world.dump("outbox") == {"outbox": []}, "what cannot be shown is read with the rest"
 
 
+def test_what_is_marked_as_read_has_been_shown(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
+    for number in range(60):
+        alice.put(f"/shared/{number}.md", "x")
+    shown, told = methods.call(bob.memory, "pending", {})["text"].splitlines(), []
+    while shown != ["(nothing waits)"]:
+        told += shown
+        bob.echo("", "/:pending")
+        shown = pending(world)
+    assert [line.rpartition("/")[2] for line in told if "write" in line] == [f"{number}.md v1" for number in range(60)]
+
+
 def test_who_asks_for_notices_gets_all_that_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "AT_A_TIME", 3)
     alice, bob = world.agent("alice"), world.agent("bob")

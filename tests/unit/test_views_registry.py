@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from avmfs import paths, views
+from avmfs.access import Policy
 from avmfs.errors import Invalid
 from avmfs.node import Kind
+from avmfs.trust import Trusted
+from avmfs.vfs.virtual_handles import ViewHandle
 from avmfs.views import View, about, registry
 from tests import references
 from tests.unit.views_fixtures import World, opened
@@ -245,3 +248,22 @@ def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "PAGE.md").write_text("# Views\n")
     with pytest.raises(ValueError, match=r"PAGE.md: expected the lines"):
         references.between(tmp_path / "PAGE.md", "views", "")
+
+
+def test_what_is_let_out_line_by_line_is_let_out_once(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
+        alice = world.agent("alice")
+        for name in "abc":
+            alice.put(f"/shared/{name}.md", f"page {name}")
+            alice.memory.submit("set_sources", node=alice.node(f"/shared/{name}.md").id, sources=["web"])
+        root = alice.node("/")
+        name, view = paths.parse_view(b":quarantine"), views.find("quarantine", root)
+        assert name is not None and view is not None
+        handle = ViewHandle(alice.memory, view, root, b"/", name, False, True)
+        for line in (b"/shared/a.md\n", b"/shared/b.", b"md\n", b"/shared/c.md"):
+            handle.write(0, line)
+        handle.flush()
+        handle.flush()
+        assert alice.cat("/:quarantine") == "(nothing in quarantine)\n"
+        with pytest.raises(Invalid, match="not in quarantine"):
+            alice.echo("/shared/a.md\n", "/:quarantine")

@@ -26,6 +26,7 @@ NUMBERS_FROM: Final = 100_000  # the smallest with six digits
 PRIORITIES: Final = ("urgent", "normal", "low")
 _NO_RATE: Final = 10**9
 DIGESTS_UNREAD: Final = 14
+_UNHELD: Final = "id = ?1 and not exists (select 1 from delivery where message = ?1)"
 
 
 @command(repeatable=True, frees_space=True)
@@ -164,18 +165,19 @@ def _answered(tx: Tx, number: int) -> _Answered:
 
 
 def _known(tx: Tx, agent: str, answered: _Answered) -> tuple[int | None, int | None]:
-    """The number of the answered message and that of the first of its thread that ``agent`` has; None for what it does
-    not have."""
+    """The number of the answered message, and that by which ``agent`` knows its thread: the oldest that it has of it
+    says so. None for what it does not have."""
     own = (
         "select number from delivery where message = ?1 and agent = ?2"
         " union all select number from message where id = ?1 and sender = ?2 limit 1"
     )
     first = (
-        "select number from (select message as id, number from delivery where message = ?1 and agent = ?2"
-        " union all select id, number from message where id = ?1 and sender = ?2"
-        " union all select message.id, delivery.number from message join delivery on delivery.message = message.id"
-        " where root = ?1 and agent = ?2"
-        " union all select id, number from message where root = ?1 and sender = ?2) order by id limit 1"
+        "select coalesce(thread, number) from (select message as id, thread, number from delivery"
+        " where message = ?1 and agent = ?2"
+        " union all select id, thread, number from message where id = ?1 and sender = ?2"
+        " union all select message.id, delivery.thread, delivery.number from message"
+        " join delivery on delivery.message = message.id where root = ?1 and agent = ?2"
+        " union all select id, thread, number from message where root = ?1 and sender = ?2) order by id limit 1"
     )
     return (tx.db.execute(own, (answered.id, agent)).get, tx.db.execute(first, (answered.root, agent)).get)
 
@@ -265,14 +267,20 @@ def trim_mail(tx: Tx, before: int, keep: int, limit: int = 1000) -> dict[str, An
 
 
 def _drop(tx: Tx, chosen: str, values: tuple[Any, ...], limit: int = -1) -> int:
-    """Remove deliveries, and messages that nobody has any more. How many deliveries."""
+    """Remove deliveries, and messages that nobody has any more; of one that others answer the words alone, so that its
+    sender can still name it. How many deliveries."""
     rows: list[Any] = tx.db.execute(
         f"select agent, number, message from delivery where {chosen} limit ?", (*values, limit)
     ).fetchall()
     for agent, number, _ in rows:
         tx.db.execute("delete from delivery where agent = ? and number = ?", (agent, number))
     for message in {message for _, _, message in rows}:
-        tx.db.execute(
-            "delete from message where id = ?1 and not exists (select 1 from delivery where message = ?1)", (message,)
-        )
+        root = tx.db.execute("select root from message where id = ?", (message,)).get
+        tx.db.execute(f"update message set body = '' where {_UNHELD}", (message,))
+        for each in (message, root):
+            tx.db.execute(
+                f"delete from message where {_UNHELD}"
+                " and not exists (select 1 from message as answer where answer.root = ?1)",
+                (each,),
+            )
     return len(rows)

@@ -83,21 +83,31 @@ def unsubscribe(tx: Tx, pattern: str, url: str | None = None) -> dict[str, Any]:
 @command
 def set_hooks(tx: Tx, hooks: list[dict[str, Any]]) -> dict[str, Any]:
     """The hooks of the configuration in force, each {"pattern", "event", "command", "timeout_s"}: new ones hear of what
-    changes from now on, and what waits for others goes with them. {"added", "ended"}."""
+    changes from now on, and what waits for others goes with them; one with another time limit is the one that it was.
+    {"added", "ended"}."""
     tx.require_operator()
-    wanted = {(hook["pattern"], _canonical(hook)) for hook in hooks}
+    wanted = {(hook["pattern"], _plain(hook, "event", "command")): hook for hook in hooks}
     rows: list[Any] = tx.db.execute("select pattern, hook, id from subscription where agent = ?", (HOOKS,)).fetchall()
-    ended = [row for row in rows if (row[0], row[1]) not in wanted]
-    for *_, subscription in ended:
-        _end(tx, subscription)
-    added = wanted - {(row[0], row[1]) for row in rows}
-    for pattern, hook in sorted(added):
-        _add(tx, HOOKS, pattern, pattern, "realtime", 0, None, None, hook)
-    return {"added": len(added), "ended": len(ended)}
+    kept: dict[tuple[str, str], int] = {}
+    ended = 0
+    for pattern, text, subscription in rows:
+        which = pattern, _plain(json.loads(text), "event", "command")
+        if which in wanted and which not in kept:
+            kept[which] = subscription
+        else:
+            _end(tx, subscription)
+            ended += 1
+    for which, hook in sorted(wanted.items()):
+        said = _plain(hook, "event", "command", "timeout_s")
+        if which in kept:
+            tx.db.execute("update subscription set hook = ? where id = ?", (said, kept[which]))
+        else:
+            _add(tx, HOOKS, which[0], which[0], "realtime", 0, None, None, said)
+    return {"added": len(wanted) - len(kept), "ended": ended}
 
 
-def _canonical(hook: dict[str, Any]) -> str:
-    return json.dumps({key: hook[key] for key in ("event", "command", "timeout_s")}, sort_keys=True)
+def _plain(hook: dict[str, Any], *keys: str) -> str:
+    return json.dumps({key: hook[key] for key in keys}, sort_keys=True)
 
 
 def _add(

@@ -21,9 +21,9 @@ _MADE = """
   join document on document.id = topic.document join node on node.id = document.node
   left join version on version.document = document.id and version.number = document.head
 """
-# What is out of the way says nothing of who knows, as no search has it.
-_STANDS = """node.parent is not null and (node.expires is null or node.expires > :now)
-  and not exists (select 1 from scope where scope.id = node.scope and spec glob '*;~*')"""
+# What is out of the way, or in quarantine, says nothing of who knows, as no search has it.
+_STANDS = """node.parent is not null and (node.expires is null or node.expires > :now) and not exists
+  (select 1 from scope where scope.id = node.scope and (spec glob '*;~*' or spec glob '*;#*:quarantine*'))"""
 # By key and class, cross being an order to SQLite: rows of other classes are not touched.
 _BY_CLASS = """from json_each(:keys) as wanted cross join json_each(:scopes) as class
   cross join topic indexed by topic_key on topic.key = wanted.value and topic.scope = class.value"""

@@ -9,12 +9,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
-from avmfs import calls
+from avmfs import calls, paths
 from avmfs.store.queries.matching import unmatched
 from avmfs.store.queries.part import Part
+from avmfs.store.queries.standing import Standing
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
 from avmfs.store.rows.events import MAIL, Event, unpack
 
@@ -187,6 +189,10 @@ class OutboxReader(Part):
         waiting = states.get(OPEN, 0) + states.get(SEALED, 0)
         return Figures(others, hooks, waiting, retrying, states.get(DEAD, 0), states.get(ARRIVED, 0), sent, oldest)
 
+    @cached_property
+    def _standing(self) -> Standing:
+        return Standing(self._db, self._who, self._visible)
+
     @property
     def _whose(self) -> tuple[str, str, bool]:
         return self._who.name, HOOKS, self._who.operator
@@ -208,10 +214,10 @@ class OutboxReader(Part):
         return tuple(event for event in unpack(packed) if self._shows(event))
 
     def _shows(self, event: Event) -> bool:
-        """As :changes would: by the scope of the change, and by the node that is there now."""
+        """As :changes would: by the scope and the place of the change, and by the node that is there now."""
         if event.path.startswith(MAIL):
             return event.path == MAIL + self._who.name
-        if event.scope not in self._visible:
+        if not self._standing.saw(event.scope, paths.raw(event.path)):
             return False
         row = self._db.execute("select scope, expires from node where id = ?", (event.node,)).fetchone()
         if row is None or event.event in GONE:

@@ -285,7 +285,8 @@ create table mailbox(agent text primary key, number int not null, since int not 
 -- id: the seq of the first row of the log about the message, or a smaller number that none has; never given twice.
 -- Threads. root: message.id of the thread's first, null when it is this one. re, thread: the message answered and the
 -- thread's first, as the one who holds the row knows them: by number in its own mail, null for what it does not have
--- (re) or for a thread that begins here (thread). Written once, so that deleting mail changes nothing of it.
+-- (re) or for a thread that begins here (thread). Written once, so that deleting mail changes nothing of it. A root
+-- that nobody has any more stays, without its body, as long as one of its thread does.
 create table message(id integer primary key, sender text not null, number int not null,
                      recipient text not null, priority text not null, body text not null, at int not null,
                      expires int, root int, re int, thread int);
