@@ -277,9 +277,9 @@ def test_what_has_been_found_goes_with_the_right_to_its_place(build: Any, place:
     if place == "/memory/shared/hidden/x":
         world.restart([("/memory/shared/hidden/*", "none", ("bob",)), ("/memory/*", "rw", None)])
     with world.reading(BOB) as reader:
-        ready = [*reader.outbox.notices(), *reader.outbox.dead()]
+        ready = [each.events for each in reader.outbox.notices()] + [each.events for each in reader.outbox.dead()]
         assert reader.outbox.subscriptions()[0].unread == len(reader.outbox.notices())
-    left = {(event.event, event.path) for each in ready for event in each.events} | {*told(take(world))}
+    left = {(event.event, event.path) for events in ready for event in events} | {*told(take(world))}
     left -= {("remove", "/memory/shared/limited")}  # when it was limited, it went for everybody else
     assert {path for _, path in left} <= {"/memory/shared/limited.moved", "/memory/open"}, left
 
