@@ -100,7 +100,7 @@ def restore(
     """Make the database ``to``, and its anchors, of the newest backup, or of the newest that was made no later than
     ``at`` (ns). Raises Exists where there is a store, or what is left of one; NotFound, Busy, StoreFailed."""
     chosen = archive.newest(folder, at)
-    kept = kept or anchors.beside(to)
+    kept, new = kept or anchors.beside(to), to.with_name(to.name + ".restored")
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = StoreLock(to)
     held = lock.acquire(1.0)
@@ -109,7 +109,8 @@ def restore(
             if each.exists():
                 raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
         with archive.held_still(folder):  # or a backup made meanwhile may take away what is being read
-            archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"), progress)
+            archive.lay_out(folder, chosen, new, progress)
+        image.begin_anew(new)
         lines = "".join(chosen.about["anchors"])
         if lines:
             descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -117,7 +118,7 @@ def restore(
                 out.write(lines)
                 out.flush()
                 os.fsync(descriptor)
-        to.with_name(to.name + ".restored").replace(to)
+        new.replace(to)
         sync_directory(to.parent)
     finally:
         lock.release(held, clean=True)
