@@ -132,7 +132,8 @@ class Import:
     def _before(self, record: Record, where: str) -> str | None:
         """The file that was made of a foreign record which would be ``where``. One that may not be written to for it
         counts while it would not have to be."""
-        run, alike = self._run(record), None
+        run = self._run(record)
+        alike: str | None = None
         for path in self._from.get(record.source or "", ()):
             said, own = _imported(self._there[path]), self._there[path]["author"] == self._door.agent
             below = path.startswith(f"{self._into}/")

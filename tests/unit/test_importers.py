@@ -481,8 +481,8 @@ def test_an_import_into_another_place_is_another(store: Open, tmp_path: Path) ->
 def test_who_brings_in_what_others_have_brought_to_the_same_place_adds_nothing(store: Open, tmp_path: Path) -> None:
     world, source = store("store"), notes(tmp_path / "a", README="one\n")
     brought(world, "kim", "obsidian", source, INTO)
-    for who in ("bob", OPERATOR):
-        assert brought(world, who, "obsidian", source, INTO).same == 1
+    assert brought(world, "bob", "obsidian", source, INTO).same == 1
+    assert brought(world, OPERATOR, "obsidian", source, INTO).same == 1
 
 
 def test_what_was_moved_to_where_others_see_it_is_there_already_and_gets_nothing_new(
