@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
+
+log = logging.getLogger(__name__)
 
 NOTE: Final = ".backup"
 _LOOK_S: Final = 30.0  # between two looks at whether one is due
@@ -54,7 +57,7 @@ def backup(
     kept = settings.audit.anchors or anchors.beside(database)
     with archive.held(folder):
         known = anchors.read(kept)
-        at, whole = time.time_ns(), folder / "image"
+        at, whole = time.time_ns(), folder / archive.IMAGE
         try:
             image.take(database, whole)
             seq = _verified(whole, known)
@@ -66,9 +69,12 @@ def backup(
         archive.prune(folder, keep)
     said = {"folder": os.fspath(folder), "at": made.at, "seq": seq, "pages": made.pages, "new": made.new}
     beside = note(database).with_name(note(database).name + ".new")
-    beside.touch(mode=0o600)
-    beside.write_text(json.dumps(said, sort_keys=True))
-    beside.replace(note(database))
+    try:
+        beside.touch(mode=0o600)
+        beside.write_text(json.dumps(said, sort_keys=True))
+        beside.replace(note(database))
+    except OSError as e:  # the backup is made all the same
+        log.warning("backed up to %s, which cannot be noted: %s", folder, e)
     return made
 
 
@@ -94,7 +100,7 @@ def restore(
     """Make the database ``to``, and its anchors, of the newest backup, or of the newest that was made no later than
     ``at`` (ns). Raises Exists where there is a store, or what is left of one; NotFound, Busy, StoreFailed."""
     chosen = archive.newest(folder, at)
-    kept = kept or anchors.beside(to)
+    kept, new = kept or anchors.beside(to), to.with_name(to.name + ".restored")
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = StoreLock(to)
     held = lock.acquire(1.0)
@@ -103,11 +109,11 @@ def restore(
             if each.exists():
                 raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        copy = to.with_name(to.name + ".restored")
         with contextlib.ExitStack() as undo:
-            undo.callback(copy.unlink, missing_ok=True)
+            undo.callback(new.unlink, missing_ok=True)
             with archive.held_still(folder):  # or a backup made meanwhile may take away what is being read
-                archive.lay_out(folder, chosen, copy, progress)
+                archive.lay_out(folder, chosen, new, progress)
+            image.begin_anew(new)
             lines = "".join(chosen.about["anchors"])
             if lines:
                 descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -116,7 +122,7 @@ def restore(
                     out.write(lines)
                     out.flush()
                     os.fsync(descriptor)
-            copy.replace(to)
+            new.replace(to)
             undo.pop_all()
         sync_directory(to.parent)
     finally:
@@ -140,14 +146,12 @@ class Schedule:
         if self._wanted.folder is None or self._clock() < self._look_at or self.work.busy:
             return
         self._look_at = self._clock() + _LOOK_S
-        said = last(self._database)
-        fresh = said is not None and said["folder"] == os.fspath(self._wanted.folder)
-        if fresh and said is not None and 0 <= self._clock() - said["at"] / 1e9 < self._wanted.every_s:
-            return
         self.work.start(self._run, self._wanted.folder)
 
     def _run(self, folder: Path) -> None:
         try:
+            if archive.made_between(folder, self._clock() - self._wanted.every_s, self._clock()):
+                return
             backup(self._database, self._settings, folder, self._wanted.keep)
             self._report("")
         except OSError as e:  # AvmError among them

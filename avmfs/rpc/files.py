@@ -184,9 +184,10 @@ def move(memory: Memory, source: str, target: str, dry_run: bool = False) -> dic
 @method
 def locate(memory: Memory, path: str, follow: bool = True) -> dict[str, Any]:
     """Where a path leads by symlinks, by that of its last name where ``follow``. {"path", "exists", "store": which
-    store that is of}; what does not exist of it stays as it is at its end, a symlink to nowhere among that."""
+    store that is of, another one once it is restored or repaired}; what does not exist of it stays as it is at its end,
+    a symlink to nowhere among that."""
     parts = memory.real_parts(paths.raw(path))
-    store = memory.store.nonce(NOBODY, 0, "store")
+    store = memory.store.nonce(NOBODY, 0, f"store{memory.store.life()}")
     with memory.reading() as reader:
         for length in range(len(parts), 0, -1):
             with contextlib.suppress(NotFound, NotDirectory):

@@ -39,7 +39,7 @@ from avmfs.store.queries.connections import Connections, Lone, Snapshot
 from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.queries.past import PastReader
-from avmfs.store.rows import content, log_position, vector_model
+from avmfs.store.rows import content, incarnation, log_position, vector_model
 from avmfs.store.rows.nodes import NODE, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.vector_model import Walk
@@ -262,6 +262,11 @@ class Store:
             with self.connection() as (db, _):
                 self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
         return nonce(self._secret, who.name, seq, question)
+
+    def life(self) -> str:
+        """Which life of its the store is in: another one since it was restored from a backup, or repaired."""
+        with self.connection() as (db, _):
+            return incarnation.read(db)
 
     def search_index(self, who: Principal, aside: str = "") -> SqliteSearchIndex:
         """The avmfs.search.index.SearchIndex of this asker."""

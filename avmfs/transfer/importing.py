@@ -2,18 +2,22 @@
 
 Owns that rule. A record of the product's own formats is its path; one of a foreign source is what its ``source`` says,
 which stands in the metadata of the file that was made of it, wherever that has been moved since. So a second run adds
-nothing, and one that was cut off goes on where it was.
+nothing, and one that was cut off goes on where it was. Anybody can say anything in metadata: only a file of the asker's
+own is written to for it, and none that others may see where the record would be private.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import posixpath
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from avmfs import wire
+from avmfs import paths, wire
 from avmfs.errors import NO_TEXT, AvmError, Invalid, NotFound
 from avmfs.transfer import exporting
 from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, plain
@@ -21,6 +25,7 @@ from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, pla
 BATCH, BATCH_BYTES, PIECE = 200, 4 * 1024 * 1024, 8 * 1024 * 1024
 _DIFFERS: Final = "there is another one of that name (--replace: a new version of it)"
 _TWICE: Final = "the source has it twice"
+_EXPIRED: Final = "its ttl has passed"
 _BOTH: Final = "changed here and in the source since it was imported (--replace takes the source's)"
 
 
@@ -50,12 +55,13 @@ class Import:
         dry: bool = False,
         replacing: bool = False,
         progress: Callable[[int], None] = lambda read: None,
+        now: Callable[[], int] = time.time_ns,
     ) -> None:
         self.report = Report()
         self._door, self._into, self._dry, self._replacing = door, into.rstrip("/"), dry, replacing
-        self._progress = progress
+        self._progress, self._now = progress, now
         self._there: dict[str, dict[str, Any]] = {}
-        self._from: dict[str, str] = {}  # source: path
+        self._from: dict[str, list[str]] = {}  # source: paths
         self._claimed: set[str] = set()
         self._sources: set[str | None] = set()
         self._named: dict[str, str] = {}  # a record's own path: where it went
@@ -88,8 +94,8 @@ class Import:
         """What is there, and what was imported before."""
         try:
             for each in exporting.told(self._door, "/memory"):
-                if (source := _imported(each).get("source")) is not None:
-                    self._from[source] = each["path"]
+                if isinstance(source := _imported(each).get("source"), str):
+                    self._from.setdefault(source, []).append(each["path"])
                     self._there[each["path"]] = each
             for each in exporting.told(self._door, self._into, digest=True):
                 self._there[each["path"]] = each
@@ -100,13 +106,14 @@ class Import:
         parts = record.path.split("/")
         if not all(parts) or {".", ".."} & {*parts} or "\0" in record.path:
             return self._refuse(record, f"{record.path!r} is no path below a folder")
-        where = self._from.get(record.source or "")
         if record.source is not None and record.source in self._sources:
             return self._refuse(record, _TWICE)
+        if record.expires is not None and record.expires <= self._now():
+            return self._refuse(record, _EXPIRED)
         self._sources.add(record.source)
-        if where is not None:
-            return self._again(record, where)
         where = f"{self._into}/{record.path}"
+        if (before := self._before(record, where)) is not None:
+            return self._again(record, before)
         if record.source is not None:
             where = self._free(where)
         elif where in self._claimed:
@@ -128,6 +135,28 @@ class Import:
         if mine.kind == "symlink" or not self._replacing:
             return self._refuse(record, _DIFFERS)
         return self._bring(record, where, there.get("digest"))
+
+    def _before(self, record: Record, where: str) -> str | None:
+        """The file that was made of a foreign record which would be ``where``. One that may not be written to for it
+        counts while it would not have to be."""
+        run = self._run(record)
+        alike: str | None = None
+        for path in self._from.get(record.source or "", ()):
+            said, own = _imported(self._there[path]), self._there[path]["author"] == self._door.agent
+            below = path.startswith(f"{self._into}/")
+            old = "run" not in said  # of before it was noted: then the names of a folder may be those of another
+            same = own and (said.get("run") == run or (old and record.folder is None))
+            space = _space(path)
+            if same and space == _space(where) and (below or space is not None):
+                return path
+            if said.get("digest") == record.digest.hex() and (same or below or (own and old)):
+                alike = path
+        return alike
+
+    def _run(self, record: Record) -> str:
+        """Which import it is: of which folder, into which. Whoever reads the metadata learns neither."""
+        folder = b"" if record.folder is None else os.fsencode(record.folder.resolve())
+        return hashlib.sha256(folder + b"\0" + paths.raw(self._into)).hexdigest()[:16]
 
     def _again(self, record: Record, where: str) -> None:
         """A foreign record that was imported before."""
@@ -170,7 +199,7 @@ class Import:
             "importance": record.importance,
             "expires": record.expires,
             "shared": None if record.shared is None else list(record.shared),
-            "user": authored(record, self._door.agent) if record.kind == "file" else None,
+            "user": authored(record, self._door.agent, self._run(record)) if record.kind == "file" else None,
         }
         try:
             if record.target is not None:
@@ -265,6 +294,10 @@ class Import:
 
 def _name(record: Record) -> str:
     return record.place or record.path
+
+
+def _space(path: str) -> str | None:
+    return paths.agent_space(paths.split(paths.raw(path)))
 
 
 def _imported(each: dict[str, Any]) -> dict[str, Any]:

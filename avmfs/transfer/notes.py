@@ -84,9 +84,8 @@ def vault(folder: Path, name: str, relations: bool) -> Iterator[Record | Refusal
             yield Refusal(path, str(e))
             continue
         at = file.stat().st_mtime_ns
-        yield replace(
-            made, created=made.created or at, updated=made.updated or at, links=tuple(links), source=f"{name}:{path}"
-        )
+        made = replace(made, created=made.created or at, updated=made.updated or at, links=tuple(links))
+        yield replace(made, source=f"{name}:{path}", folder=folder)
 
 
 def _front(data: bytes) -> tuple[dict[str, Any], bytes]:

@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from avmfs.errors import Invalid
 
 IMPORTED: Final = "imported"
-"""The key of a document's metadata that says where it came from: {"author", "source", "digest"}."""
+"""The key of a document's metadata that says where it came from: {"author", "source", "digest", "run"}."""
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?\s*(Z|z|[+-]\d\d:?\d\d)?")
 
@@ -34,7 +35,8 @@ class Record:
     """A file (``data``), symlink (``target``) or directory (neither). ``path`` is relative to what is exported, and so
     is a link's when it does not begin with a slash. Times in ns since the epoch. ``sources``: how the text came in, if
     it is not its author's own words (avmfs.trust). ``source`` names what a foreign record was in its own place, the
-    same whenever it is read there; ``place`` says where that is, for a person."""
+    same whenever it is read there; ``folder`` is that place, where another may have the same names; ``place`` says to
+    a person where the record stands."""
 
     path: str
     data: bytes | None = None
@@ -51,6 +53,7 @@ class Record:
     meta: Mapping[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     source: str | None = None
+    folder: Path | None = None
     place: str = ""
 
     @property
@@ -70,7 +73,8 @@ class Refusal:
     reason: str
 
 
-_PLAIN: Final = tuple(each.name for each in fields(Record) if each.name not in ("path", "data", "source", "place"))
+_APART: Final = ("path", "data", "source", "folder", "place")
+_PLAIN: Final = tuple(each.name for each in fields(Record) if each.name not in _APART)
 _TIMES: Final = ("created", "updated", "expires")
 
 
@@ -161,14 +165,15 @@ def time_or_none(said: Any) -> int | None:
     return at if abs(at) < 2**63 else None
 
 
-def authored(record: Record, asker: str) -> dict[str, Any]:
-    """The metadata under which ``asker`` keeps a record: with its author, where that is another, and its source."""
+def authored(record: Record, asker: str, run: str) -> dict[str, Any]:
+    """The metadata under which ``asker`` keeps a record: with its author, where that is another, its source, and which
+    import it was."""
     before = record.meta.get(IMPORTED)
     said: dict[str, Any] = {**before} if isinstance(before, dict) else {}
     if record.author and record.author != asker:
         said["author"] = record.author
     if record.source is not None:
-        said |= {"source": record.source, "digest": record.digest.hex()}
+        said |= {"source": record.source, "digest": record.digest.hex(), "run": run}
     kept = {name: value for name, value in record.meta.items() if name != IMPORTED}
     return {**kept, **({IMPORTED: said} if said else {})}
 

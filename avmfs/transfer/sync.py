@@ -66,7 +66,8 @@ class Sync:
         if before and before["path"] != self._root:
             raise Invalid(f"it is kept in step with {before['path']}; remove {STATE} to begin anew", os.fspath(folder))
         if before.get("store", self._store) != self._store:
-            raise Invalid(f"it is kept in step with another memory; remove {STATE} to begin anew", os.fspath(folder))
+            says = "it is kept in step with another memory, or with this one before it was restored or repaired"
+            raise Invalid(f"{says}; remove {STATE} to begin anew", os.fspath(folder))
         self._base: dict[str, tuple[str, int]] = {
             name: (each[0], each[1]) for name, each in before.get("files", {}).items()
         }

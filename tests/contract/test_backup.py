@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_config import default_settings
+from avmfs_config import BackupSettings, Settings, default_settings
 from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
@@ -29,6 +30,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.small_disks import small_disk
 
 SETTINGS = default_settings()
 ALICE = Principal("alice")
@@ -65,6 +67,22 @@ def path(tmp_path: Path) -> Path:
 
 def back_up(path: Path, folder: Path, keep: int = 9) -> archive.Backup:
     return backups.backup(path, SETTINGS, folder, keep)
+
+
+class Scheduled:
+    """Backups as they are wanted, by a clock of their own."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.settings, self.said, self._now = settings, list[str](), time.time()
+        self._schedule = Schedule(path, settings, self.said.append, lambda: self._now)
+
+    def step(self, after_s: float) -> int:
+        """How many there are then."""
+        self._now += after_s
+        self._schedule.step()
+        assert self._schedule.work.wait(300)
+        assert self.settings.backup.folder is not None
+        return len(archive.backups(self.settings.backup.folder))
 
 
 def test_a_restored_store_is_the_store_and_its_audit_verifies(path: Path, tmp_path: Path) -> None:
@@ -272,7 +290,7 @@ def test_a_damaged_store_is_not_backed_up_over_the_good_one(path: Path, tmp_path
     path.write_bytes(data)
     with pytest.raises(StoreFailed, match="damaged, and was not backed up"):
         back_up(path, folder)
-    assert [each.at for each in archive.backups(folder)] == [good.at] and not (folder / "image").exists()
+    assert [each.at for each in archive.backups(folder)] == [good.at] and not (folder / archive.IMAGE).exists()
     told = backups.last(path)
     assert told is not None and told["at"] == good.at
 
@@ -360,7 +378,7 @@ def test_a_backup_killed_in_the_middle_leaves_those_before(when: float, path: Pa
     backups.restore(folder, tmp_path / "newer" / "avm.db")
     assert contents(tmp_path / "newer" / "avm.db") == contents(path)
     left = {each.suffix for each in folder.iterdir()}
-    assert left <= {"", ".pack", ".backup"} and not (folder / "image").exists()
+    assert left <= {"", ".pack", ".backup"} and not (folder / archive.IMAGE).exists()
     assert again.seq > good.seq
 
 
@@ -368,30 +386,88 @@ def test_what_a_kill_leaves_between_the_pack_and_its_list_is_swept(path: Path, t
     folder = tmp_path / "kept"
     back_up(path, folder)
     shutil.copy(next(folder.glob("*.pack")), folder / "00000009.pack")
-    (folder / "x.pack.partial").write_bytes(b"x")
-    (folder / "image").write_bytes(b"x")
+    (folder / "00000010.pack.partial").write_bytes(b"x")
+    (folder / "20260301T120000Z-00000010.backup.partial").write_bytes(b"x")
+    (folder / archive.IMAGE).write_bytes(b"x")
     back_up(path, folder)
     assert sorted(each.name for each in folder.iterdir() if each.suffix != ".backup") == ["00000001.pack", "lock"]
 
 
-def test_a_schedule_makes_one_when_it_is_due_and_says_what_went_wrong(path: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
+def test_files_of_others_in_the_folder_stay(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    theirs = {"image", "lock.txt", "video.mkv.partial", "x.pack.partial", "objects.pack", "pack-1.pack", "123.pack"}
+    for name in theirs:
+        (folder / name).write_text(name)
+    for number in range(3):
+        write(path, "more.md", b"%d" % number)
+        back_up(path, folder, keep=1)
+    assert {name: (folder / name).read_text() for name in theirs} == {name: name for name in theirs}
 
-    from avmfs_config import BackupSettings
 
-    folder, now, said = tmp_path / "kept", [time.time()], []
-    settings = replace(SETTINGS, backup=BackupSettings(folder, every_s=3600.0, keep=2))
-    schedule = Schedule(path, settings, said.append, lambda: now[0])
+def test_packs_of_another_program_are_not_taken_for_what_a_backup_left(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "00000001.pack").write_bytes(b"theirs")
+    for _ in range(2):
+        with pytest.raises(Exists, match="another folder"):
+            back_up(path, folder)
+    assert [each.read_bytes() for each in folder.iterdir()] == [b"theirs"]
 
-    def step(after_s: float) -> int:
-        now[0] += after_s
-        schedule.step()
-        assert schedule.work.wait(300)
-        return len(archive.backups(folder))
 
+def test_a_backup_that_is_none_is_no_reason_to_remove_anything(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    made = back_up(path, folder)
+    (folder / "database.backup").write_bytes(b"theirs")
+    with pytest.raises(StoreFailed, match="move it away"):
+        back_up(path, folder)
+    (folder / "database.backup").unlink()
+    archive.check(folder, made)
+
+
+def test_what_could_not_be_written_whole_is_not_left(path: Path, tmp_path: Path) -> None:
+    write(path, "more", os.urandom(2_000_000))
+    with small_disk(tmp_path / "kept", f"{path.stat().st_size * 3 // 2}") as folder:
+        with pytest.raises(OSError, match="No space"):
+            back_up(path, folder)
+        assert [each.name for each in folder.iterdir()] == ["lock"]
+
+
+@pytest.fixture
+def schedule(path: Path, tmp_path: Path) -> Scheduled:
+    settings = replace(SETTINGS, backup=BackupSettings(tmp_path / "kept", every_s=3600.0, keep=2))
+    return Scheduled(path, settings)
+
+
+def test_whether_a_backup_is_due_is_read_from_its_folder(schedule: Scheduled, path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    assert schedule.step(60) == 1, "the one by hand counts"
+    for _ in range(4):
+        back_up(path, tmp_path / "another")
+        assert schedule.step(60) == 1, "not due: the one by hand is elsewhere"
+    backups.note(path).unlink()
+    assert schedule.step(60) == 1
+    assert schedule.step(3500) == 2
+
+
+def test_a_backup_whose_note_cannot_be_written_is_made_and_said(
+    schedule: Scheduled, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk of the store is full, that of the backups is not."""
+    note = backups.note(path)
+    note.with_name(note.name + ".new").mkdir()
+    assert schedule.step(0) == 1 and schedule.said == [""]
+    assert note.name in caplog.text
+    assert schedule.step(1200) == 1, "it is made, and the next one is due in an hour"
+
+
+def test_a_schedule_makes_one_when_it_is_due_and_says_what_went_wrong(
+    schedule: Scheduled, path: Path, tmp_path: Path
+) -> None:
+    step, said, wanted = schedule.step, schedule.said, schedule.settings.backup
     assert step(0) == 1 and said == [""]
     assert step(1800) == 1, "not due"
-    assert backups.status(path, settings.backup, {})["age_s"] >= 0
+    assert backups.status(path, wanted, {})["age_s"] >= 0
     assert step(1900) == 2
     write(path, "x.md", b"x")
     path.rename(path.with_name("away"))
@@ -399,5 +475,5 @@ def test_a_schedule_makes_one_when_it_is_due_and_says_what_went_wrong(path: Path
     path.with_name("away").rename(path)
     assert step(60) == 2, "not again at once"
     assert step(600) == 2 and said[-1] == "" and len(said) == 4, "and the oldest has gone"
-    assert backups.status(path, settings.backup, {"error": "x"})["error"] == "x"
+    assert backups.status(path, wanted, {"error": "x"})["error"] == "x"
     assert backups.status(tmp_path / "other.db", BackupSettings(), {}) == {}

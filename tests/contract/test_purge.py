@@ -247,6 +247,70 @@ def test_a_file_that_an_editor_saved_by_renaming_is_forgotten_with_what_it_was_s
     assert left(world, "zqxcanary") == [] and world.rows("select 1 from past_version") == []
 
 
+def drafted(world: World, who: Principal, draft: str, final: str) -> None:
+    """Written twice, each a version, and saved over another file."""
+    world.write(who, draft, b"first")
+    world.drain()
+    world.clock.advance(2)
+    world.write(who, draft, b"zqxcanary", mode="replace")
+    world.do(who, "merge_meta", node=world.node(who, draft).id, importance=None, user={"title": "zqxmeta"})
+    world.clock.advance(2)
+    world.rename(who, draft, final)
+    world.clock.advance(2)
+
+
+def test_a_draft_of_several_versions_is_forgotten_with_what_it_became(world: World) -> None:
+    world.write(ALICE, "/memory/final.md", b"one")
+    drafted(world, ALICE, "/memory/zqxname.md", "/memory/final.md")
+    assert left(world, "zqxcanary", "zqxname")
+    purge(world, ALICE, "/memory/final.md")
+    assert left(world, "zqxcanary", "zqxname", "zqxmeta") == []
+    assert world.rows("select 1 from past_version union all select 1 from past_said") == []
+
+
+def test_drafts_of_drafts_are_forgotten_too(world: World) -> None:
+    for name in ("c", "b"):
+        world.write(ALICE, f"/memory/{name}.md", b"one")
+    drafted(world, ALICE, "/memory/zqxname.md", "/memory/b.md")
+    world.rename(ALICE, "/memory/b.md", "/memory/c.md")
+    purge(world, ALICE, "/memory/c.md")
+    assert left(world, "zqxcanary", "zqxname", "zqxmeta") == []
+
+
+def test_the_backup_that_an_editor_made_and_removed_is_forgotten_with_the_file(world: World) -> None:
+    world.write(ALICE, "/memory/zqxname.md", b"zqxcanary")
+    world.clock.advance(2)
+    world.rename(ALICE, "/memory/zqxname.md", "/memory/zqxname.md~")
+    world.write(ALICE, "/memory/zqxname.md", b"second")
+    world.drain()
+    world.clock.advance(2)
+    world.unlink(ALICE, "/memory/zqxname.md~")
+    purge(world, ALICE, "/memory/zqxname.md")
+    assert left(world, "zqxcanary", "zqxname") == []
+
+
+def test_what_became_of_a_draft_that_is_forgotten_is_kept(world: World) -> None:
+    world.write(ALICE, "/memory/final.md", b"zqxpigeon")
+    drafted(world, ALICE, "/memory/draft.md", "/memory/final.md")
+    world.unlink(ALICE, "/memory/final.md")
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/draft.md")
+    assert left(world, "zqxpigeon"), "another file, of which nothing was said"
+    purge(world, ALICE, "/memory/final.md")
+    assert left(world, "zqxpigeon", "zqxcanary", "zqxmeta") == []
+
+
+def test_the_draft_of_another_agent_is_for_that_one_to_forget(world: World) -> None:
+    world.do(ALICE, "enroll")
+    world.write(BOB, "/memory/final.md", b"one")
+    drafted(world, ALICE, "/memory/private/alice/zqxname.md", "/memory/final.md")
+    purge(world, BOB, "/memory/final.md")
+    [document] = purging.purge(memory(world, ALICE), "/memory/private/alice/zqxname.md")["files"]
+    assert document["state"] == "removed"
+    purge(world, ALICE, "/memory/private/alice/zqxname.md")
+    assert left(world, "zqxcanary", "zqxname", "zqxmeta") == []
+
+
 def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -411,3 +411,114 @@ def test_ten_thousand_are_imported_in_few_calls(store: Open, tmp_path: Path) -> 
     kim = door(world, "kim")
     report = Import(kim, INTO).run(formats.readers()["mem0"].call(tmp_path / "m.json"))  # type: ignore[arg-type]
     assert report.added == 2000 and kim.calls < 40
+
+
+def notes(at: Path, **said: str) -> Path:
+    at.mkdir(exist_ok=True)
+    for name, text in said.items():
+        (at / f"{name}.md").write_text(text)
+    return at
+
+
+MINE = "/memory/private/bob/mine"
+
+
+def test_what_another_agent_imported_under_the_same_names_is_left_alone(store: Open, tmp_path: Path) -> None:
+    world = store("store")
+    brought(world, "alice", "obsidian", notes(tmp_path / "a", README="alice's\n"), "/memory/shared/alice-vault")
+    report = brought(world, "bob", "obsidian", notes(tmp_path / "b", README="bob's secret\n"), MINE)
+    assert (report.added, report.updated) == (1, 0)
+    assert exported(world, "carol")["shared/alice-vault/README.md"].data == b"alice's\n"
+    assert exported(world, "bob", MINE)["README.md"].data == b"bob's secret\n"
+
+
+@pytest.mark.parametrize("whose", ["mallory", "bob"])
+def test_no_metadata_draws_an_import_out_of_a_private_space(whose: str, store: Open, tmp_path: Path) -> None:
+    """Of a file that anybody may write, anybody may say what it was, and all that an import would say of it."""
+    world, source = store("store"), notes(tmp_path / "b", diary="bob's\n")
+    brought(world, "bob", "obsidian", source, MINE)
+    user = exported(world, "bob", MINE)["diary.md"].meta
+    world.agent("bob").memory.delete(f"{MINE}/diary.md", recursive=False, permanently=True)
+    world.agent(whose).put("/memory/shared/trap.md", "x")
+    trap = world.agent("mallory").node("/memory/shared/trap.md")
+    world.agent("mallory").memory.submit("merge_meta", node=trap.id, importance=None, user=dict(user))
+    notes(source, diary="bob's secret\n")
+    assert brought(world, "bob", "obsidian", source, MINE, replacing=True).added == 1
+    assert exported(world, "carol")["shared/trap.md"].data == b"x"
+    assert exported(world, "bob", MINE)["diary.md"].data == b"bob's secret\n"
+
+
+def test_metadata_that_is_none_keeps_nobody_from_importing(store: Open, tmp_path: Path) -> None:
+    world, source = store("store"), notes(tmp_path / "b", diary="bob's\n")
+    world.agent("mallory").put("/memory/shared/trap.md", "x")
+    trap = world.agent("mallory").node("/memory/shared/trap.md")
+    world.agent("mallory").memory.submit("merge_meta", node=trap.id, importance=None, user={"imported": {"source": []}})
+    assert brought(world, "bob", "obsidian", source, MINE).added == 1
+
+
+@pytest.mark.parametrize("format", ["claude-md", "obsidian", "basic-memory"])
+def test_two_folders_with_the_same_names_are_two(format: str, store: Open, tmp_path: Path) -> None:
+    world = store("store")
+    one, other = notes(tmp_path / "a", CLAUDE="of a\n"), notes(tmp_path / "b", CLAUDE="of b\n")
+    for source in (one, other):
+        assert brought(world, "kim", format, source, INTO).added == 1
+    assert {each.data for each in exported(world, "kim", INTO).values()} == {b"of a\n", b"of b\n"}
+    notes(other, CLAUDE="of b, changed\n")
+    assert [brought(world, "kim", format, source, INTO).updated for source in (one, other)] == [0, 1]
+    assert {each.data for each in exported(world, "kim", INTO).values()} == {b"of a\n", b"of b, changed\n"}
+
+
+def test_an_import_into_another_place_is_another(store: Open, tmp_path: Path) -> None:
+    world, source = store("store"), notes(tmp_path / "a", README="one\n")
+    for into in ("/memory/private/kim/a", "/memory/shared/a"):
+        assert brought(world, "kim", "obsidian", source, into).added == 1
+        assert brought(world, "kim", "obsidian", source, into).same == 1
+    notes(source, README="two\n")
+    assert brought(world, "kim", "obsidian", source, "/memory/private/kim/a").updated == 1
+    assert exported(world, "bob")["shared/a/README.md"].data == b"one\n"
+
+
+def test_who_brings_in_what_others_have_brought_to_the_same_place_adds_nothing(store: Open, tmp_path: Path) -> None:
+    world, source = store("store"), notes(tmp_path / "a", README="one\n")
+    brought(world, "kim", "obsidian", source, INTO)
+    assert brought(world, "bob", "obsidian", source, INTO).same == 1
+    assert brought(world, OPERATOR, "obsidian", source, INTO).same == 1
+
+
+def test_what_was_moved_to_where_others_see_it_is_there_already_and_gets_nothing_new(
+    store: Open, tmp_path: Path
+) -> None:
+    world, source = store("store"), notes(tmp_path / "b", diary="one\n")
+    brought(world, "bob", "obsidian", source, MINE)
+    world.agent("bob").memory.rename(f"{MINE}/diary.md".encode(), b"/memory/shared/diary.md")
+    assert brought(world, "bob", "obsidian", source, MINE).same == 1
+    notes(source, diary="two, private\n")
+    assert brought(world, "bob", "obsidian", source, MINE).added == 1
+    assert exported(world, "carol")["shared/diary.md"].data == b"one\n"
+    notes(source, diary="three, private\n")
+    assert brought(world, "bob", "obsidian", source, MINE).updated == 1, "of the two the private one goes on"
+
+
+def test_what_a_store_had_imported_before_it_told_folders_apart_is_there_already(store: Open, tmp_path: Path) -> None:
+    world, source = store("store"), notes(tmp_path / "a", README="one\n", other="two\n")
+    brought(world, "kim", "obsidian", source, INTO)
+    kim = world.agent("kim")
+    for name in ("README", "other"):
+        node = kim.node(f"{INTO}/{name}.md")
+        said = {**exported(world, "kim", INTO)[f"{name}.md"].meta["imported"]}
+        del said["run"]
+        kim.memory.submit("merge_meta", node=node.id, importance=None, user={"imported": said})
+    notes(source, other="changed\n")
+    report = brought(world, "kim", "obsidian", source, INTO)
+    assert (report.same, report.added) == (1, 1)
+    assert exported(world, "kim", INTO)["other.md"].data == b"two\n", "it may be that of another folder"
+    assert exported(world, "kim", INTO)["other-2.md"].data == b"changed\n"
+    again = brought(world, "kim", "obsidian", source, INTO)
+    assert (again.same, again.added, again.updated) == (2, 0, 0)
+
+
+def test_a_folder_that_has_moved_adds_nothing(store: Open, tmp_path: Path) -> None:
+    world, source = store("store"), notes(tmp_path / "a", README="one\n")
+    brought(world, "kim", "obsidian", source, INTO)
+    moved = source.rename(tmp_path / "b")
+    assert brought(world, "kim", "obsidian", moved, INTO).same == 1

@@ -372,6 +372,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "vectors_wait": {"avmfs.search.fresh"},
     "newest_passage": {"avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
+    "life": {"avmfs.rpc.files"},
     "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),
     "idle_documents": set(),

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_config import default_settings
 
+from avmfs.agents import backups
 from avmfs.errors import Invalid, NotFound
 from avmfs.transfer.sync import STATE, Sync, Synced
 from tests.disk_model import Names
 from tests.dropping_disk import DroppingDisk
 from tests.unit.test_transfer import Door, Open, door, exported, store  # noqa: F401
-from tests.unit.views_fixtures import World
+from tests.unit.views_fixtures import World, opened
 
 ROUNDS = int(os.environ.get("AVM_SYNC_ROUNDS", "200"))
 ROOT = "/memory/shared/notes"
@@ -225,6 +227,31 @@ def test_another_store_is_not_taken_for_the_one_that_the_folder_was_kept_in_step
     (folder / STATE).unlink()
     assert synced(other, folder).to_store == ["mine.md"], "begun anew, nothing is removed"
     assert set(here(folder)) == {"there.md", "mine.md"}
+
+
+def test_a_store_that_was_restored_is_another_and_nothing_of_the_folder_goes(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    """What is newer than the backup is in the folder alone, and its numbers are given out again."""
+    (folder / "mine.md").write_text("v1\n")
+    synced(world, folder)
+    backups.backup(world.store.path, default_settings(), tmp_path / "kept", 1)
+    world.agent("alice").put(f"{ROOT}/there.md", "there, changed\n")
+    (folder / "mine.md").write_text("v2\n")
+    (folder / "new.md").write_text("new\n")
+    synced(world, folder)
+    for name in ("one", "two"):
+        backups.restore(tmp_path / "kept", tmp_path / name / "avm.db")
+    with opened(tmp_path / "one") as restored, opened(tmp_path / "two") as again:
+        for many in (False, True):
+            with pytest.raises(Invalid, match="before it was restored or repaired"):
+                synced(restored, folder, many=many)
+        (folder / STATE).unlink()
+        synced(restored, folder)
+        assert {b"v1\n", b"v2\n", b"there\n", b"there, changed\n", b"new\n"} <= set(here(folder).values())
+        with pytest.raises(Invalid, match="before it was restored"):
+            synced(again, folder)
+        assert not list((tmp_path / "one").glob("avm.db.restored*"))
 
 
 def test_a_folder_that_became_a_symlink_is_left_alone_on_both_sides(world: World, folder: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def exported(world: World, who: str | Principal, path: str = "/memory") -> dict[
 
 
 def brought(world: World, who: str | Principal, format: str, source: Path, into: str = "/memory", **how: Any) -> Report:
-    run = Import(door(world, who), into, **how)
+    run = Import(door(world, who), into, now=lambda: world.clock.at, **how)
     report = run.run(formats.readers()[format].call(source))  # type: ignore[arg-type]
     assert report.read == report.added + report.updated + report.same + len(report.refused)
     return report
@@ -519,3 +519,14 @@ def test_front_matter_gives_the_bytes_back() -> None:
     for data in (b"", b"---\n", b"---\n---\n", b"text", b"---\nx: 1\n---\n", b"---\nx: 1\n---", b"\n---\na\n---\n"):
         said, back, _ = front_matter.without_said(front_matter.with_said(data, {"tags": ["a"], "mode": "0644"}))
         assert back == data and said["tags"] == ["a"]
+
+
+@pytest.mark.parametrize("replacing", [False, True])
+def test_what_has_expired_is_refused_and_leaves_what_is_there(replacing: bool, store: Open) -> None:
+    world = store("first")
+    world.agent("alice").put("/memory/shared/there.md", "lives\n")
+    records = [Record(f"{name}.md", b"x\n", expires=1, place=name) for name in ("there", "new")]
+    report = Import(door(world, "alice"), "/memory/shared", replacing=replacing).run(iter(records))
+    assert (report.added, report.updated) == (0, 0)
+    assert report.refused == [Refusal(name, "its ttl has passed") for name in ("there", "new")]
+    assert exported(world, "alice")["shared/there.md"].data == b"lives\n"

@@ -21,12 +21,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from avmfs.errors import Busy, NotFound, StoreFailed
+from avmfs.errors import Busy, Exists, NotFound, StoreFailed
 from avmfs.store.files.io import sync_directory
 
 PAGE: Final = 4096
 SUFFIX: Final = ".backup"
+IMAGE: Final = "avm-image"
 _PACK: Final = ".pack"
+_PACKS: Final = "[0-9]" * 8 + _PACK  # the folder may have files of others
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
 _MAGIC: Final = b"avmfs backup 1\n"
 _TABLE: Final = np.dtype([("hash", "S16"), ("pack", "<u4"), ("slot", "<u4")])
 _LEAST: Final = 0.5  # of a pack: with less in use, that is written again
@@ -56,8 +59,10 @@ class Backup:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder, made where it is not there, for this process alone. Raises Busy."""
+    """The folder, made where it is not there, for this process alone. Raises Busy; Exists where others' packs are."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder / "lock").exists() and any(folder.glob(_PACKS)) and not backups(folder):
+        raise Exists("it has packs of another program: name another folder", os.fspath(folder))
     with _locked(folder, os.O_RDWR, fcntl.LOCK_EX, "a backup is being made there, checked, or restored from"):
         yield
 
@@ -101,6 +106,12 @@ def newest(folder: Path, at: int | None = None) -> Backup:
     return found[-1]
 
 
+def made_between(folder: Path, since: float, until: float) -> bool:
+    """Is there one of that time (s since the epoch), by its name?"""
+    first, last = (time.strftime(_STAMP, time.gmtime(at)) for at in (since, until))
+    return any(first < path.name[: len(last)] <= last for path in folder.glob(f"*{SUFFIX}"))
+
+
 def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], progress: Progress = unheard) -> Backup:
     """Take the file ``image`` in; the folder is held. Every page of it is read again from where it is kept. Raises
     StoreFailed where what was written cannot be."""
@@ -116,7 +127,7 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], pro
     same = same[_sound(folder, former[same])]
     table[same] = former[same]
     new = np.setdiff1d(np.arange(len(table)), same)
-    number = 1 + max((int(path.stem) for path in folder.glob(f"*{_PACK}")), default=0)
+    number = 1 + max((int(path.stem) for path in folder.glob(_PACKS)), default=0)
     table["pack"][new], table["slot"][new] = number, np.arange(len(new))
     if len(new):
         with _whole(_pack(folder, number)) as out, open(image, "rb") as source:
@@ -126,7 +137,7 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], pro
     header = {"at": at, "seq": seq, "pages": len(table), "new": len(new), "about": about}
     header["number"] = 1 + max((each.number for each in before), default=0)
     body = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + table.tobytes()
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at // 10**9))
+    stamp = time.strftime(_STAMP, time.gmtime(at // 10**9))
     path = folder / f"{stamp}-{number:08d}{SUFFIX}"
     _check(folder, table[new])
     with _whole(path) as out:
@@ -211,10 +222,11 @@ def _is(page: bytes, digest: bytes) -> bool:
 def _sweep(folder: Path) -> None:
     """Remove what a killed backup has left, and packs that none needs; of the others what none needs becomes zeros, or
     what was purged would stay in them."""
-    for left in folder.glob("*.partial"):
-        left.unlink()
+    for name in (_PACKS, f"*Z-{'[0-9]' * 8}{SUFFIX}"):
+        for left in folder.glob(f"{name}.partial"):
+            left.unlink()
     tables = [_read(each)[1] for each in folder.glob(f"*{SUFFIX}")]
-    for path in folder.glob(f"*{_PACK}"):
+    for path in folder.glob(_PACKS):
         slots = [table["slot"][table["pack"] == int(path.stem)] for table in tables]
         needed = np.unique(np.concatenate(slots)) if slots else np.zeros(0, np.int64)
         if not len(needed):
@@ -234,7 +246,7 @@ def _sweep(folder: Path) -> None:
 def _read(path: Path) -> tuple[Backup, Any]:
     data = path.read_bytes()
     if not data.startswith(_MAGIC) or hashlib.sha256(data[:-32]).digest() != data[-32:]:
-        raise StoreFailed("this is no backup, or a damaged one: remove it, and the others can be used", os.fspath(path))
+        raise StoreFailed("no backup, or a damaged one: move it away, and the others can be used", os.fspath(path))
     header, _, table = data[len(_MAGIC) : -32].partition(b"\n")
     said = json.loads(header)
     made = Backup(path, said.get("number", 0), said["at"], said["seq"], said["pages"], said["new"], said["about"])

@@ -17,6 +17,7 @@ from avmfs.errors import NotFound
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.repair import examine
+from avmfs.store.rows import incarnation
 from avmfs.store.schema import database
 
 LOCK_S = 10.0
@@ -38,6 +39,18 @@ def take(path: Path, to: Path) -> None:
             loss_check.copy(at, to)
     finally:
         lock.release(held, clean=not lock.unclean)
+
+
+def begin_anew(path: Path) -> None:
+    """An image becomes a store, which has forgotten what was acknowledged since: it tells so (``incarnation``)."""
+    beside = wal_frames.beside(path), path.with_name(path.name + "-shm")
+    for left in beside:  # of a process that was killed
+        left.unlink(missing_ok=True)
+    with contextlib.closing(database.connect(path, writable=True)) as db:
+        db.execute(incarnation.BEGUN)
+        db.wal_checkpoint()
+    for left in beside:
+        left.unlink(missing_ok=True)
 
 
 def _live(path: Path, to: Path) -> None:

@@ -21,7 +21,25 @@ from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.tx.transaction import Tx
 
-_OF = "(node in (select value from json_each(?1)) or document in (select value from json_each(?2)))"
+_OF = (
+    "(document in (select value from json_each(?2)) or (node in (select value from json_each(?1))"
+    " and ifnull(document, 0) not in (select value from json_each(?3))))"
+)
+_CARRIED = (
+    "select distinct node from log where document in (select value from json_each(?))"
+    " and node not in (select id from node)"
+)
+# Documents that have ended and were carried by a node before it carried one of ?2, which got their bytes: files that
+# were saved over others. Or by none but the nodes ?1: an editor's backups of what it saved.
+_LINEAGE = """
+with last(node, seq) as materialized
+  (select node, max(seq) from log where document in (select value from json_each(?2)) group by node)
+select document from log left join last on last.node = log.node
+where document in (select document from log where node in (select value from json_each(?1) union select node from last))
+  and document not in (select id from document union select value from json_each(?2) union
+                       select value from json_each(?3))
+group by document having max(log.seq < last.seq) or min(log.node in (select value from json_each(?1)))
+"""
 _LINKS_LEFT = (
     "update past_said set value = (select json_group_array(json(value)) from json_each(past_said.value) where"
     " json_extract(value, '$[0]') not in (select value from json_each(?1))"
@@ -45,17 +63,12 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
                 found |= _remove(tx, node, gone)
     finally:
         tx.states = states
-    found |= _became(tx, found)
-    carried: list[Any] = tx.db.execute(
-        "select distinct node from log where document in (select value from json_each(?))"
-        " and node not in (select id from node)",
-        (json.dumps(sorted(found)),),
-    ).fetchall()
-    gone.update(node for (node,) in carried)
+    others = _lineage(tx, gone, found)
     if states is not None:
         states.disown(gone, found)
-    _forget_past(tx, gone, found)
-    names = _forget_names(tx, gone, found)
+    of = _json(gone, found, others)
+    _forget_past(tx, of, found)
+    names = _forget_names(tx, of)
     _forget_deliveries(tx, gone)
     _blank_replies(tx, names)
     for due in ("unwiped", "uncut") if log_position.position(tx.db) is not None else ("unwiped",):
@@ -111,22 +124,58 @@ def _remove(tx: Tx, number: int, gone: set[int]) -> set[int]:
 
 def _require_ended(tx: Tx, document: int) -> bool:
     """Raise NotFound where nothing is kept of it that the asker may see, Denied where it may not write."""
+    scopes = _scopes(tx, document)
+    if len(scopes) < 2 or tx.db.execute("select 1 from document where id = ?", (document,)).get:
+        raise NotFound()
+    for scope in scopes:
+        if scope not in tx.visible:
+            raise NotFound()
+        if not tx.visible.writable(scope):
+            raise Denied("not writable for you")
+    _drop_index(tx, document)
+    return True
+
+
+def _scopes(tx: Tx, document: int) -> list[int]:
+    """Of a document that has ended: the one it was in, and that of the place where it was last, as far as is known."""
     said: Any = tx.db.execute(
         "select value from past_said where document = ? and what = 'document' order by until desc limit 1", (document,)
     ).get
     path: Any = tx.db.execute(
         "select path from log where document = ? and path <> x'' order by seq desc limit 1", (document,)
     ).get
-    if said is None or path is None or tx.db.execute("select 1 from document where id = ?", (document,)).get:
-        raise NotFound()
-    for scope in (json.loads(said)[6], tx.scope_at(paths.split(bytes(path)))):
-        if scope not in tx.visible:
-            raise NotFound()
-        if not tx.visible.writable(scope):
-            raise Denied("not writable for you")
+    if said is None:
+        return []
+    return [json.loads(said)[6], *([] if path is None else [tx.scope_at(paths.split(bytes(path)))])]
+
+
+def _drop_index(tx: Tx, document: int) -> None:
     versions.drop_index(tx, [document])
     tx.do("delete from ended where document = ?", (document,))
-    return True
+
+
+def _lineage(tx: Tx, gone: set[int], found: set[int]) -> set[int]:
+    """Add the documents of before whose bytes these were or became, and the nodes that carried them and are no more.
+    Returns those of others, whom that is left to."""
+    others: set[int] = set()
+    more = _became(tx, found) - found
+    while True:
+        for document in more:
+            _drop_index(tx, document)
+        found |= more
+        carried: list[Any] = tx.db.execute(_CARRIED, (json.dumps(sorted(found)),)).fetchall()
+        gone.update(node for (node,) in carried)
+        rows: list[Any] = tx.db.execute(_LINEAGE, _json(gone, found, others)).fetchall()
+        more = {each for (each,) in rows if all(map(tx.visible.writable, _scopes(tx, each)))}
+        others |= {each for (each,) in rows}
+        more |= _became(tx, found) - found  # they have no bytes but those
+        others -= more
+        if not more:
+            return others
+
+
+def _json(*several: set[int]) -> tuple[str, ...]:
+    return tuple(json.dumps(sorted(each)) for each in several)
 
 
 def _became(tx: Tx, documents: set[int]) -> set[int]:
@@ -137,25 +186,23 @@ def _became(tx: Tx, documents: set[int]) -> set[int]:
     return {document for document, body in rows if SAME.unpack(body)[0] in documents}
 
 
-def _forget_past(tx: Tx, nodes: set[int], documents: set[int]) -> None:
-    of = json.dumps(sorted(nodes)), json.dumps(sorted(documents))
+def _forget_past(tx: Tx, of: tuple[str, ...], documents: set[int]) -> None:
     within = "document in (select value from json_each(?))"
     maps: list[Any] = tx.db.execute(
-        f"select body from past_version where encoding = {int(Encoding.MAP)} and {within}", of[1:]
+        f"select body from past_version where encoding = {int(Encoding.MAP)} and {within}", of[1:2]
     ).fetchall()
     for (packed,) in maps:
         content.release_map(tx.db, packed)
-    tx.do(f"delete from past_version where {within}", of[1:])
+    tx.do(f"delete from past_version where {within}", of[1:2])
     version_visibility.forget(tx.db, documents)
-    tx.do(f"delete from past_said where {within}", of[1:])
-    tx.do(_LINKS_LEFT, of[1:])
+    tx.do(f"delete from past_said where {within}", of[1:2])
+    tx.do(_LINKS_LEFT, of[1:2])
     tx.do(f"delete from past where {_OF}", of)
 
 
-def _forget_names(tx: Tx, nodes: set[int], documents: set[int]) -> set[bytes]:
+def _forget_names(tx: Tx, of: tuple[str, ...]) -> set[bytes]:
     """Take the paths out of the log, which keeps their commitments, and out of what follows it. Returns these paths,
     and the names at their ends."""
-    of = json.dumps(sorted(nodes)), json.dumps(sorted(documents))
     rows: list[Any] = tx.db.execute(
         f"select seq, path, other, salt from log where {_OF} and path <> x'' and length(salt) = {hash_chain.SALT}", of
     ).fetchall()

@@ -23,7 +23,7 @@ from avmfs import paths
 from avmfs.node import Kind
 from avmfs.store.commands.upkeep import FIXED
 from avmfs.store.repair import examine
-from avmfs.store.rows import checksums, content
+from avmfs.store.rows import checksums, content, incarnation
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT, NOBODYS, PRIVATE
@@ -52,6 +52,7 @@ _TIDY: Final = (
     "delete from usage",
     "delete from setting where key in ('policy', 'charged', 'vector_model')",
     "insert or ignore into setting(key, value) values('fence', lower(hex(randomblob(32))))",
+    incarnation.BEGUN,
     "insert into outbox_cursor(seq) select newest from (select max(seq) as newest from log)"
     " where not exists (select 1 from outbox_cursor)",
     "update outbox_cursor set seq = min(seq, (select max(seq) from log))",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,17 +18,13 @@ _OURS: Final = ("tags", "importance", "created_by", "author", "shared_with", "ex
 
 @reader("avm-db", "the earlier AVM's avm.db", into="/memory")
 def read(path: Path) -> Iterator[Record | Refusal]:
-    """What it kept beside memory (/trash, /tell, /live and the like) is refused, and so is what has expired."""
+    """What it kept beside memory (/trash, /tell, /live and the like) is refused."""
     for row in earlier_avm.nodes(path):
         name = os.fsdecode(row["path"] or b"")
         if not name.startswith("/memory/"):
             yield Refusal(name, "not below /memory")
             continue
         meta = _meta(row["meta"])
-        expires = time_or_none(meta.get("expires_at"))
-        if expires is not None and expires <= time.time_ns():
-            yield Refusal(name, "its ttl has passed")
-            continue
         directory = row["node_type"] in (b"directory", b"dir")
         shared = meta.get("shared_with")
         yield Record(
@@ -41,10 +36,11 @@ def read(path: Path) -> Iterator[Record | Refusal]:
             tags=tags_of(meta.get("tags")),
             links=tuple((target.removeprefix("/memory/"), kind_of(kind)) for target, kind in row["edges"]),
             importance=importance_of(meta.get("importance")),
-            expires=expires,
+            expires=time_or_none(meta.get("expires_at")),
             shared=tuple(map(str, shared)) if isinstance(shared, list) and shared and "all" not in shared else None,
             meta={key: value for key, value in meta.items() if key not in _OURS},
             source=None if directory else f"avm-db:{name}",
+            folder=path,
             place=name,
         )
 

@@ -41,4 +41,5 @@ def read(path: Path) -> Iterator[Record | Refusal]:
         text, here = data.decode("utf-8", "replace"), posixpath.dirname(name)
         named = {posixpath.normpath(posixpath.join(here, one or other)) for one, other in _NAMED.findall(text)}
         links = tuple((target, "imports") for target in sorted(named & found.keys() - {name}))
-        yield Record(name, data, created=at, updated=at, links=links, source=f"claude-md:{name}", place=name)
+        source = f"claude-md:{name}"
+        yield Record(name, data, created=at, updated=at, links=links, source=source, folder=path, place=name)

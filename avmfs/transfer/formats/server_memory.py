@@ -57,6 +57,7 @@ def read(path: Path) -> Iterator[Record | Refusal]:
             links=tuple(dict.fromkeys(links.get(name, ()))),
             meta={"title": text_of(name)},
             source=f"server-memory:{text_of(name)}",
+            folder=path,
             place=f"entity {name!r}",
         )
 

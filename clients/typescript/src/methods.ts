@@ -654,7 +654,8 @@ export interface Methods {
   listing(given?: ListingArguments): Promise<Json>;
   /**
    * Where a path leads by symlinks, by that of its last name where ``follow``. {"path", "exists", "store": which
-   * store that is of}; what does not exist of it stays as it is at its end, a symlink to nowhere among that.
+   * store that is of, another one once it is restored or repaired}; what does not exist of it stays as it is at its end,
+   * a symlink to nowhere among that.
    */
   locate(given: LocateArguments): Promise<Json>;
   /**
