@@ -94,6 +94,10 @@ class DirectoryOps:
         session.serves({Op.FSYNCDIR: self._sync}, committing=True)
         session.serves({Op.OPENDIR: self._open_asking}, blocking=True)
 
+    def open_nodes(self) -> set[int]:
+        with self._mutex:
+            return {*self._left.values(), *(listing.node for listing in self._open.values())}
+
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """Of a directory that was listed before, and of which no more than a few names have changed."""
         if self._replies.late(node):

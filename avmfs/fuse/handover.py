@@ -90,10 +90,15 @@ def open_among(tables: int, nodes: Collection[int]) -> set[int]:
     return {node for state, node in rows if node in nodes and state & 0xFF == _FILE}
 
 
-def forget_cached(descriptor: int) -> None:
-    """Make the kernel look every name up again that it has cached of the mount with this device."""
-    with contextlib.suppress(OSError):  # unmounted, or before protocol 7.44, when nothing is cached
-        os.write(descriptor, p.INC_EPOCH)
+def forget_cached(descriptor: int, tables: int) -> None:
+    """Make the kernel look every name up again that it has cached of the mount with this device, and ask again for the
+    attributes of what is open. Raises Invalid for what another version has kept, OSError."""
+    rows = memory_kept.look(tables, "handles", _NODE)
+    nodes = {node for state, node in rows if state & 0xFF in (_FILE, _LISTING)}
+    for notice in (p.INC_EPOCH, *map(p.inval_attributes, nodes)):
+        # Unmounted, the kernel has forgotten the node, or speaks a protocol before 7.44 and has cached nothing.
+        with contextlib.suppress(OSError):
+            os.write(descriptor, notice)
 
 
 class Handover:
@@ -222,13 +227,7 @@ class Handover:
 
     def refresh(self, descriptor: int) -> None:
         """Nothing that the kernel has cached counts any more: names, and the attributes of what is open."""
-        if self.minor >= p.EPOCH_MINOR:
-            forget_cached(descriptor)
-        for node in {handle.file.node for handle in self.handles.values() if isinstance(handle, FileHandle)}:
-            notice = bytearray(p.INVAL_ATTRIBUTES)
-            notice[p.INVAL_NODE_AT : p.INVAL_NODE_AT + 8] = struct.pack("=Q", node)
-            with contextlib.suppress(OSError):  # the kernel has forgotten it
-                os.write(descriptor, notice)
+        forget_cached(descriptor, self.kept.tables)
 
     def settle(self, resent: set[int]) -> None:
         """The kernel has sent again all that it will, ``resent`` by their plain uniques: what else the predecessor had

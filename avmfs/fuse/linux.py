@@ -82,7 +82,7 @@ class LinuxMount:
         pages = PageCache()
         NamespaceOps(self._session, tree, self._numbers, self._replies, self.handles, pages)
         FileOps(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
-        DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
+        self._directories = DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
         LockOps(self._session, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
@@ -129,10 +129,11 @@ class LinuxMount:
             self._box.put(handover.SINK, connection)
 
     def _switch_caching(self, on: bool) -> None:
-        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
-        self._replies.switch(on)
-        if not on:
-            self._session.notify(p.INC_EPOCH)
+        """From now on replies may be cached, or must not be; what was cached before is then dropped: also when they
+        may again, since a reply of before may have come to the kernel after the drop."""
+        self._session.notify(p.INC_EPOCH)
+        for node in self._replies.switch(on) | self._directories.open_nodes():
+            self._session.drop_attributes(node)
         self._caches("epoch" if on else "none: the writer has gone")
 
     def _caches(self, mode: str) -> None:
