@@ -252,9 +252,9 @@ class DirectoryOps:
         piece, count = listing.snapshot.packed(listing.start, place, size - sum(map(len, dots)))
         if count:
             last = listing.snapshot.entries[place + count - 1][0]
-            self._continuity.listed(fh, listing.start + place + count, last)
+            self._continuity.listed(fh, listing.start + place + count, last, anew=bool(dots))
         elif dots:
-            self._continuity.listed(fh, _FIRST, b"..")
+            self._continuity.listed(fh, _FIRST, b"..", anew=True)
         return b"".join((*dots, piece))
 
     def _begin(self, listing: Listing) -> None:

@@ -167,7 +167,10 @@ class Handover:
 
     def progress(self, fh: int, handle: VirtualHandle, unique: int = 0, data: bytes = b"") -> None:
         """What has become of a virtual handle; ``data`` was written to it by that request."""
-        self._log.add(_handle_key(fh), wire.pack([handover.plain_progress(handle), p.plain_unique(unique), data]))
+        if handover.is_as_opened(handle):
+            self._log.add(_handle_key(fh), wire.pack(handover.plain_handle(handle)), alone=True)
+        else:
+            self._log.add(_handle_key(fh), wire.pack([handover.plain_progress(handle), p.plain_unique(unique), data]))
 
     def written(self, fh: int, unique: int) -> bool:
         """Return whether a predecessor took the bytes of this WRITE to a virtual handle."""
@@ -190,9 +193,10 @@ class Handover:
 
     # Directories ---------------------------------------------------------------------------------------------
 
-    def listed(self, fh: int, offset: int, last: bytes) -> None:
-        """The reader of a directory has come to ``offset``, right behind the entry ``last``."""
-        self._log.add(_handle_key(fh), _MARK.pack(offset), last)
+    def listed(self, fh: int, offset: int, last: bytes, *, anew: bool) -> None:
+        """The reader of a directory has come to ``offset``, right behind the entry ``last``. ``anew``: from the
+        beginning."""
+        self._log.add(_handle_key(fh), _MARK.pack(offset), last, alone=anew)
 
     def marks(self, fh: int) -> dict[int, bytes] | None:
         """A predecessor's listing: the entry before each offset that it had come to; None when this is not one."""

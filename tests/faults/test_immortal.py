@@ -343,7 +343,7 @@ def test_changes_made_while_nobody_serves_are_seen(mounted: Mounted) -> None:
 
 
 def test_what_is_open_and_known_shows_what_is_committed_while_the_writer_is_replaced(mounted: Mounted) -> None:
-    """The new writer tells a kernel of what it commits from the moment that the mount has come to it, and not before."""
+    """The new writer tells a kernel of what it commits once the mount has come to it, and not before."""
     wait(lambda: mounted.status("alice")["caching"] == mounted.status("bob")["caching"] == "epoch")
     at, other = mounted.memory, mounted.daemon.at("bob") / "memory"
     (at / "log").write_text("first\n")
