@@ -233,11 +233,11 @@ class OpenFile:
             self.unsynced = True
 
     def commit(self, handle: int) -> bool:
-        """Put all edits into the store. They stay, to be tried again, when it fails. Has that made them durable, and
+        """Put all edits into the store, or the time of a touch. They stay, to be tried again, when it fails. Has that made them durable, and
         with them all that was committed before?"""
         with self.lock:
-            durable = bool(self.edits)
-            if self.edits:
+            durable = self.written != 0
+            if self.written:
                 edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 with self.memory.store.once(COMMIT, self.node):
                     self.memory.submit(
@@ -246,9 +246,6 @@ class OpenFile:
                     if self.keep is not None:
                         self.keep.committed(self.node)
                 self.unsynced = False
-            elif self.written:
-                self.memory.submit("set_attributes", node=self.node, mtime=self.written)
-                self.unsynced = True
             self._committed()
             self._clean()
             return durable

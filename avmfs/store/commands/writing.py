@@ -24,7 +24,8 @@ def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime:
     handle has committed since: now).
 
     ``handle`` is the id of the writing handle: its commits within a second of each other are one
-    version. An orphan's bytes change without a version: nobody will read it again by name.
+    version. An orphan's bytes change without a version: nobody will read it again by name. Without edits it is the
+    file's times alone that change.
     """
     found, newest = versions.to_write(tx, node)
     tx.visible.require(found.scope)
@@ -189,6 +190,9 @@ def write(
         _charge(tx, node, after.size)
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
+    if not edits:
+        _stamp(tx, node, last, content.Applied(node.size, inline, last.body), handle, mtime)
+        return {"size": node.size, "version": None, "seq": tx.log("attributes", node, paths.join(tx.parts_of(node)))}
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
     if versions.amendable(tx, document, last, handle, node, appends=content.only_appends(node.size, edits)):
         amend, before = versions.amend_for(tx, document, last, inline, edits)
