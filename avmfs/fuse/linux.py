@@ -77,7 +77,8 @@ class LinuxMount:
         tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
         self._session.has_open = tree.opened.has
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
-        self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
+        folder, interrupted = runtime_dir / "locks", self._session.interrupted
+        self._locks = LockTable(folder, interrupted, fd_entry, held, tree.opened.publish)
         self.handles = Handles(continuity)
         pages = PageCache()
         NamespaceOps(self._session, tree, self._numbers, self._replies, self.handles, pages)

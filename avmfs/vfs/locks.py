@@ -56,7 +56,8 @@ class _Owned(NamedTuple):
 
 class LockTable:
     """The locks of one mount. Thread-safe. ``interrupted`` tells whether the waiting client gave up; ``held`` are the
-    descriptors that a process before gave to ``holder``, by name."""
+    descriptors that a process before gave to ``holder``, by name. ``ending`` is called with the node before a lock of it
+    ends, or may: as a shared one it may have been one to write. Its next holder is to find what was written under it."""
 
     def __init__(
         self,
@@ -64,10 +65,11 @@ class LockTable:
         interrupted: Callable[[], bool],
         holder: Holder | None = None,
         held: Mapping[str, int] | None = None,
+        ending: Callable[[int], None] = lambda node: None,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._interrupted = interrupted
+        self._interrupted, self._ending = interrupted, ending
         self._holder = holder
         self._owned: dict[_Key, _Owned] = {}
         self._through: dict[int, set[_Key]] = {}  # by handle: what began through it
@@ -96,6 +98,8 @@ class LockTable:
         ``through`` is the number of the handle; ``alone``: another mount's lock is in the way, even if both are
         shared, until all who have some there have closed the file. Raises Busy (EAGAIN) on a conflict, Interrupted when
         a waiter gave up, WouldDeadlock for one that waits for a process of this mount that waits for it."""
+        if kind != fcntl.F_WRLCK and ("range", node, owner) in self._owned:
+            self._ending(node)
         request = _request(kind, start, length)
         alone = alone and kind != fcntl.F_UNLCK
 
@@ -136,6 +140,8 @@ class LockTable:
     def set_whole(self, node: int, owner: int, operation: int) -> None:
         """flock(2). Raises Busy for LOCK_NB on a conflict, Interrupted when a waiter gave up."""
         wanted = operation & (fcntl.LOCK_SH | fcntl.LOCK_EX | fcntl.LOCK_UN)
+        if wanted != fcntl.LOCK_EX and ("whole", node, owner) in self._owned:
+            self._ending(node)
         self._until_granted(
             ("whole", node, owner),
             lambda descriptor: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB),
@@ -143,16 +149,13 @@ class LockTable:
             make=wanted != fcntl.LOCK_UN,
         )
 
-    def held(self, node: int, owner: int, what: str) -> bool:
-        """Return whether ``forget`` would end a lock."""
-        return (what, node, owner) in self._owned
-
-    def held_through(self, handle: int) -> bool:
-        """Return whether ``closed`` would end a lock."""
-        return handle in self._through
-
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
+        with self._mutex:
+            owned = self._owned.get((what, node, owner))
+            ends = owned is not None and bool(held_by(owned.descriptor))
+        if ends:
+            self._ending(node)
         with self._mutex:  # to the end: the next one of this owner has the same name at the holder
             self._end((what, node, owner))
             alone = ("alone", node, 0)

@@ -184,7 +184,10 @@ class OpenFile:
             at = self.memory.now()
             crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
-            self.dirtied.update(self.writers if mapped else (handle,))
+            if mapped:
+                self.dirtied.update(self.writers)
+            elif handle not in self.dirtied:
+                handle.dirties()
             if crowded:
                 self.settle(handle)
 
@@ -284,15 +287,17 @@ class OpenFile:
 
 class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
-    tear a record written across a page and place appends at a stale end. ``refused``: why bytes that were written here
+    tear a record written across a page and place appends at a stale end. ``asker``: the thread that was the first to
+    write what is not committed. ``refused``: why bytes that were written here
     are no more; ``told``: the processes that know."""
 
-    __slots__ = ("_files", "appends", "file", "id", "readable", "refused", "syncs", "told", "writable")
+    __slots__ = ("_files", "appends", "asker", "file", "id", "readable", "refused", "syncs", "told", "writable")
 
     def __init__(self, file: OpenFile, number: int, readable: bool, writable: bool, append: bool, files: Files) -> None:
         self.file = file
         self.id = number
         self.readable, self.writable, self.appends = readable, writable, append
+        self.asker = 0
         self.refused: AvmError | None = None
         self.told: tuple[int, ...] = ()
         self.syncs = writable  # does its close wait until what was committed is durable?
@@ -390,14 +395,6 @@ class FileHandle:
         if not durable:
             self.file.sync()
 
-    def publish(self) -> None:
-        """A lock is about to go: whoever gets it next is to find what was written under it, through whichever handle.
-        What cannot be committed is given up, and the next flush says so."""
-        if self.file.edits:
-            self.id = self.id or self._files.number()  # of one that only reads
-            with suppress(AvmError):  # as ``refused``
-                self.file.settle(self)
-
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""
         try:
@@ -418,20 +415,25 @@ class FileHandle:
         self.file.writers.discard(self)
         self._files.close(self.file)
 
+    def dirties(self) -> None:
+        """Something of what it has written begins to wait for its commit."""
+        self.asker = self._files.asker()
+        self.file.dirtied.add(self)
+
     def _go_on(self) -> None:
         """Raises what became of bytes that went before, and that this process has not been told: more would leave a
         hole where they were."""
-        if self.refused is not None and _process(self._files.asker()) not in self.told:
+        if self.refused is not None and process_of(self._files.asker()) not in self.told:
             raise self.refused
 
     def _tell(self, asker: int) -> None:
-        if self.refused is not None and (process := _process(asker)) not in self.told:
+        if self.refused is not None and (process := process_of(asker)) not in self.told:
             self.told = (*self.told, process)
             self._files.gave_up(self.file.node)
             raise self.refused
 
 
-def _process(thread: int) -> int:
+def process_of(thread: int) -> int:
     """That a thread is one of; itself where that cannot be told."""
     with suppress(OSError):
         for line in Path(f"/proc/{thread}/status").read_text().splitlines():

@@ -11,12 +11,14 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from avmfs.errors import AvmError, StoreFailed
 from avmfs.memory import Memory
 from avmfs.node import Node
-from avmfs.vfs.open_file import FileHandle, Keep, OpenFile
+from avmfs.vfs.open_file import FileHandle, Keep, OpenFile, process_of
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +130,19 @@ class OpenFiles:
         if (file := self._files.get(node)) is not None:
             file.commit(self.number())
 
+    def publish(self, node: int) -> None:
+        """A lock of a file is about to go: whoever gets it next is to find what was written under it, by whomever to
+        that file, and to others by the process that lets it go. What cannot be committed is given up, and the next
+        flush says so."""
+        dirty = [file for file in list(self._files.values()) if file.edits]
+        process = process_of(self.asker()) if dirty else 0
+        for file in sorted(dirty, key=lambda file: file.written):
+            for handle in list(file.dirtied):
+                if file.node == node or not _is_anothers(handle.asker, process):
+                    with suppress(AvmError):  # as ``refused``
+                        file.settle(handle)
+                    break
+
     def commit_all(self) -> None:
         """The mount ends: whatever was written and not yet flushed becomes durable. What cannot is told in the log; who
         has it open is told by its close, if that still reaches us."""
@@ -143,3 +158,8 @@ class OpenFiles:
 
     def _committed(self) -> None:
         self._commits = object()
+
+
+def _is_anothers(thread: int, process: int) -> bool:
+    """Return whether a thread is known to be another process' than that."""
+    return process > 0 and Path(f"/proc/{thread}").exists() and not Path(f"/proc/{process}/task/{thread}").exists()
