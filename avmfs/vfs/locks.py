@@ -56,8 +56,8 @@ class _Owned(NamedTuple):
 
 class LockTable:
     """The locks of one mount. Thread-safe. ``interrupted`` tells whether the waiting client gave up; ``held`` are the
-    descriptors that a process before gave to ``holder``, by name. ``ending`` is called with the node before a lock of it
-    ends, or may: as a shared one it may have been one to write. Its next holder is to find what was written under it."""
+    descriptors that a process before gave to ``holder``, by name. ``ending`` is called with the node before a lock of
+    it ends, or may end with becoming a shared one: its next holder is to find what was written under it."""
 
     def __init__(
         self,

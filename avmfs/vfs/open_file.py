@@ -236,8 +236,8 @@ class OpenFile:
             self.unsynced = True
 
     def commit(self, handle: int) -> bool:
-        """Put all edits into the store, or the time of a touch. They stay, to be tried again, when it fails. Has that made them durable, and
-        with them all that was committed before?"""
+        """Put all edits into the store, or the time of a touch. They stay, to be tried again, when it fails. Has that
+        made them durable, and with them all that was committed before?"""
         with self.lock:
             durable = self.written != 0
             if self.written:
