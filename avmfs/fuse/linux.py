@@ -75,7 +75,7 @@ class LinuxMount:
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
         tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
-        self._session.has_open = tree.opened.has
+        self._session.has_open, tree.opened.changed = tree.opened.has, self._session.drop_attributes
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         folder, interrupted = runtime_dir / "locks", self._session.interrupted
         self._locks = LockTable(folder, interrupted, fd_entry, held, tree.opened.publish)

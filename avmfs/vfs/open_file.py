@@ -86,6 +86,7 @@ class OpenFile:
 
     __slots__ = (
         "_below",
+        "_changed",
         "_committed",
         "dirtied",
         "edits",
@@ -111,11 +112,13 @@ class OpenFile:
         committed: Callable[[], None],
         keep: Keep | None = None,
         aside: Callable[[], None] = lambda: None,
+        changed: Callable[[int], None] = lambda node: None,
     ) -> None:
-        """``committed`` is called when edits are in the store, before they are dropped here."""
+        """``committed`` is called when edits are in the store, before they are dropped here; ``changed`` with a node
+        whose commit has made it otherwise than this mount had it."""
         self.memory = memory
         self.node = node
-        self._committed = committed
+        self._committed, self._changed = committed, changed
         self.keep = keep
         self.unfinished = False
         self.lock = _Lock(aside)
@@ -239,18 +242,26 @@ class OpenFile:
         """Put all edits into the store, or the time of a touch. They stay, to be tried again, when it fails. Has that
         made them durable, and with them all that was committed before?"""
         with self.lock:
-            durable = self.written != 0
+            durable, behind = self.written != 0, 0
             if self.written:
                 edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 with self.memory.store.once(COMMIT, self.node):
-                    self.memory.submit(
-                        "commit", node=self.node, handle=handle, edits=edits, mtime=max(self.written, self.moved)
+                    done = self.memory.submit(
+                        "commit",
+                        node=self.node,
+                        handle=handle,
+                        edits=edits,
+                        mtime=max(self.written, self.moved),
+                        made=self.written,
                     )
                     if self.keep is not None:
                         self.keep.committed(self.node)
                 self.unsynced = False
+                behind = done.get("behind", 0)
             self._committed()
             self._clean()
+            if behind:  # which is not what the kernel was told of the size
+                self._changed(self.node)
             return durable
 
     def settle(self, handle: FileHandle) -> bool:

@@ -41,6 +41,8 @@ class OpenFiles:
         self.gave_up: Callable[[int], None] = lambda node: None
         """Called with a node whose edits could not be committed and are no more, or whose bytes may be others though
         its size and time are as they were: what was told of it is not so."""
+        self.changed: Callable[[int], None] = lambda node: None
+        """Called with a node whose commit has made it otherwise than this mount had it."""
         self.asker: Callable[[], int] = lambda: 0
         """See ``Files``."""
 
@@ -64,7 +66,8 @@ class OpenFiles:
         """A file, whether somebody has it open or (`finish_abandoned`) a predecessor left edits of it."""
         file = self._files.get(node)
         if file is None:
-            file = self._files[node] = OpenFile(self._memory, node, self._committed, self.keep, self.aside)
+            how = (self._committed, self.keep, self.aside, lambda node: self.changed(node))
+            file = self._files[node] = OpenFile(self._memory, node, *how)
         return file
 
     def finish_abandoned(self) -> None:

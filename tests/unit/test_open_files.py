@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from avmfs.errors import OverQuota
+from avmfs.errors import OverQuota, TooBig
 from avmfs.memory import Memory
+from avmfs.store.commands import writing
 from avmfs.vfs import open_file
 from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
@@ -113,6 +114,25 @@ def test_a_touch_that_is_told_late_sets_no_time_back(world: World, tree: Tree) -
     handle.truncate(5)
     handle.flush()
     assert tree.peek(node).mtime == world.clock() and tree.peek(node).size == 5
+
+
+def test_more_than_can_be_moved_behind_edits_is_told_and_stays(
+    world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    handle.truncate(0)
+    for data in (b"one", b"two"):
+        world.clock.pass_(1)
+        world.agent("bob").memory.submit("append", node=handle.file.node, handle=None, data=data)
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "_MOVED_MAX", 5)
+        with pytest.raises(TooBig, match="appended meanwhile"):
+            handle.flush()
+    assert handle.read(0, 99) == b"firstonetwo"
+    world.clock.pass_(1)
+    handle.truncate(5)
+    handle.flush()
+    assert handle.read(0, 99) == b"first", "what had been appended before it was made is cut off"
 
 
 def no_room(self: Memory, command: str, **arguments: Any) -> Any:
