@@ -93,12 +93,12 @@ def open_among(tables: int, nodes: Collection[int]) -> set[int]:
 def forget_cached(descriptor: int, tables: int) -> None:
     """Make the kernel look every name up again that it has cached of the mount with this device, and ask again for the
     attributes of what is open. Raises Invalid for what another version has kept, OSError."""
+    with contextlib.suppress(OSError):  # unmounted, or before protocol 7.44, when nothing is cached
+        os.write(descriptor, p.INC_EPOCH)
     rows = memory_kept.look(tables, "handles", _NODE)
-    nodes = {node for state, node in rows if state & 0xFF in (_FILE, _LISTING)}
-    for notice in (p.INC_EPOCH, *map(p.inval_attributes, nodes)):
-        # Unmounted, the kernel has forgotten the node, or speaks a protocol before 7.44 and has cached nothing.
-        with contextlib.suppress(OSError):
-            os.write(descriptor, notice)
+    for node in {node for state, node in rows if state & 0xFF in (_FILE, _LISTING)}:
+        with contextlib.suppress(OSError):  # the kernel has forgotten it
+            os.write(descriptor, p.inval_attributes(node))
 
 
 class Handover:

@@ -132,8 +132,9 @@ class LinuxMount:
     def _switch_caching(self, on: bool) -> None:
         """From now on replies may be cached, or must not be; what was cached before is then dropped: also when they
         may again, since a reply of before may have come to the kernel after the drop."""
+        told = self._replies.switch(on) | self._directories.open_nodes()
         self._session.notify(p.INC_EPOCH)
-        for node in self._replies.switch(on) | self._directories.open_nodes():
+        for node in told:
             self._session.drop_attributes(node)
         self._caches("epoch" if on else "none: the writer has gone")
 

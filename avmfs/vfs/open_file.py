@@ -299,8 +299,8 @@ class OpenFile:
 class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
     tear a record written across a page and place appends at a stale end. ``asker``: the thread that was the first to
-    write what is not committed. ``refused``: why bytes that were written here
-    are no more; ``told``: the processes that know."""
+    write what is not committed. ``refused``: why bytes that were written here are no more; ``told``: the processes that
+    know."""
 
     __slots__ = ("_files", "appends", "asker", "file", "id", "readable", "refused", "syncs", "told", "writable")
 
