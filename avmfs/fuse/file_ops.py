@@ -136,12 +136,14 @@ class FileOps:
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
     def _release_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
-        fh, _, flags, _ = p.RELEASE_IN.unpack_from(view, _BODY)
+        fh, _, flags, owner = p.RELEASE_IN.unpack_from(view, _BODY)
         handle = self._handles.find(fh)
-        if type(handle) is not FileHandle or handle.pending or flags & p.RELEASE_FLOCK_UNLOCK:
+        if type(handle) is not FileHandle or handle.pending:
             return None
         self._pages.heard(node, fh)
         handle.release()
+        if flags & p.RELEASE_FLOCK_UNLOCK:  # before the next request: the kernel may give the owner's number anew
+            self._locks.forget(handle.file.node, owner, "whole")
         self._locks.closed(fh)
         self._handles.drop(fh)
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)

@@ -73,6 +73,7 @@ class LockTable:
         self._holder = holder
         self._owned: dict[_Key, _Owned] = {}
         self._through: dict[int, set[_Key]] = {}  # by handle: what began through it
+        self._ends: set[_Key] = set()  # an owner that comes to have the number of one that goes is another one
         self._waiting: dict[int, Wait] = {}  # by thread
         self._mutex = threading.Lock()
         self._watched = False
@@ -96,9 +97,10 @@ class LockTable:
     ) -> None:
         """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file;
         ``through`` is the number of the handle; ``alone``: another mount's lock is in the way, even if both are
-        shared, until all who have some there have closed the file. Raises Busy (EAGAIN) on a conflict, Interrupted when
-        a waiter gave up, WouldDeadlock for one that waits for a process of this mount that waits for it."""
-        if kind != fcntl.F_WRLCK and ("range", node, owner) in self._owned:
+        shared, until all who have some there have closed the file, so nothing need be there before. Raises Busy
+        (EAGAIN) on a conflict, Interrupted when a waiter gave up, WouldDeadlock for one that waits for a process of
+        this mount that waits for it."""
+        if kind != fcntl.F_WRLCK and not alone and ("range", node, owner) in self._owned:
             self._ending(node)
         request = _request(kind, start, length)
         alone = alone and kind != fcntl.F_UNLCK
@@ -151,16 +153,21 @@ class LockTable:
 
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
+        key, alone = (what, node, owner), ("alone", node, 0)
         with self._mutex:
-            owned = self._owned.get((what, node, owner))
-            ends = owned is not None and bool(held_by(owned.descriptor))
-        if ends:
-            self._ending(node)
-        with self._mutex:  # to the end: the next one of this owner has the same name at the holder
-            self._end((what, node, owner))
-            alone = ("alone", node, 0)
-            if alone in self._owned and not any(key[:2] == ("range", node) for key in self._owned):
-                self._end(alone)
+            owned = self._owned.get(key)
+            ends = owned is not None and (alone in self._owned or bool(held_by(owned.descriptor)))
+            if ends:
+                self._ends.add(key)
+        try:
+            if ends:
+                self._ending(node)
+        finally:
+            with self._mutex:  # to the end: the next one of this owner has the same name at the holder
+                self._ends.discard(key)
+                self._end(key)
+                if alone in self._owned and not any(key[:2] == ("range", node) for key in self._owned):
+                    self._end(alone)
 
     def _end(self, key: _Key) -> None:
         owned = self._owned.pop(key, None)
@@ -211,6 +218,8 @@ class LockTable:
                 try:
                     # Another thread of a waiting process may close the file, and with it the descriptor (`forget`).
                     with self._mutex:
+                        if make and key in self._ends:
+                            raise BlockingIOError(errno.EAGAIN, "")
                         descriptor = self._descriptor(key, through, pid, make=make)
                         if descriptor is not None:
                             attempt(descriptor)

@@ -66,7 +66,8 @@ class OpenFiles:
         """A file, whether somebody has it open or (`finish_abandoned`) a predecessor left edits of it."""
         file = self._files.get(node)
         if file is None:
-            how = (self._committed, self.keep, self.aside, lambda node: self.changed(node))
+            # The last two are given when a successor has restored its files.
+            how = (self._committed, self.keep, lambda: self.aside(), lambda node: self.changed(node))
             file = self._files[node] = OpenFile(self._memory, node, *how)
         return file
 
