@@ -436,7 +436,7 @@ def _write_at_the_end(descriptor: int) -> None:
     [
         (_cut_to(0), b""),
         (_cut_to(5), b"01234"),
-        (_cut_to(12), b"0123456789\0\0"),
+        (_cut_to(12), b"0123456789"),
         (_write_at_the_end, b"0123456789AAA"),
     ],
 )

@@ -52,10 +52,11 @@ def commit(
 
 
 def _appended_behind(tx: Tx, node: Node, edits: list[Edit], made: int) -> bytes:
-    """What was appended after the edits had been made, if they would end what comes before it elsewhere than it did.
-    Raises TooBig for more than is moved at once."""
+    """What was appended after the edits had been made, if they cut or write what comes where it did. Raises TooBig for
+    more than is moved at once."""
     size = tx.known.size_before_appends(node, made)
-    if size == node.size or (content.size_after(size, edits) == size and all(edit[0] != "t" for edit in edits)):
+    cuts, laid = any(edit[0] == "t" for edit in edits), [edit for edit in edits if edit[0] != "g"]
+    if size == node.size or (not cuts and content.size_after(size, laid) == size):
         return b""
     if node.size - size > _MOVED_MAX:
         raise TooBig(f"more than {_MOVED_MAX >> 20} MiB have been appended meanwhile")
