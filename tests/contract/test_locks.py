@@ -140,15 +140,15 @@ def test_who_gets_the_number_of_an_owner_that_is_going_gets_a_lock_of_his_own(tm
 
     def ending(node: int) -> None:
         with pytest.raises(Busy):
-            table.set_whole(node, 11, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours.set_whole(node, 11, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    table, other = LockTable(tmp_path, lambda: False, ending=ending), LockTable(tmp_path, lambda: False)
-    table.set_whole(1, 11, fcntl.LOCK_EX)
-    table.forget(1, 11, "whole")
-    table.set_whole(1, 11, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    ours, other = LockTable(tmp_path, lambda: False, ending=ending), LockTable(tmp_path, lambda: False)
+    ours.set_whole(1, 11, fcntl.LOCK_EX)
+    ours.forget(1, 11, "whole")
+    ours.set_whole(1, 11, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with pytest.raises(Busy):
         other.set_whole(1, 22, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    for each in (table, other):
+    for each in (ours, other):
         each.close()
 
 
