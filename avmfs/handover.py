@@ -31,7 +31,7 @@ AREAS = {"lanes": 4096, "handles": 1 << 20, "nodes": 1 << 17}  # rows; untouched
 _TABLES_BYTES = 8 * (_HEADER + WIDTH * sum(AREAS.values()))
 _VALUES = struct.Struct("=4Q")
 _RECORD = struct.Struct("=IHB")  # length of all, length of the key, what
-_ADD, _DROP = 1, 2
+_ADD, _DROP, _ALONE = 1, 2, 3  # the last: a value in place of all before
 _FIRST_SIZE = 1 << 20
 _WASTE = 4 << 20  # garbage that is not worth compacting
 _SMALL = 16 * 1024
@@ -107,14 +107,17 @@ class Log:
         self._end_at = self._pair() + 1
         self._scan()
 
-    def add(self, key: bytes, *pieces: bytes | bytearray | memoryview) -> int:
-        """Keep the pieces, joined, as one more value of ``key``. Returns how many bytes are kept by now: more
-        than CROWDED, and whoever can should let go of some. Raises OverQuota when there is no room."""
+    def add(self, key: bytes, *pieces: bytes | bytearray | memoryview, alone: bool = False) -> int:
+        """Keep the pieces, joined, as one more value of ``key``, or as the only one (``alone``). Returns how many bytes
+        are kept by now: more than CROWDED, and whoever can should let go of some. Raises OverQuota when there is no
+        room."""
         size = _RECORD.size + len(key)
         for piece in pieces:
             size += len(piece)
         with self._mutex:
-            start, stop = self._append(size, _ADD, key, pieces)
+            start, stop = self._append(size, _ALONE if alone else _ADD, key, pieces)
+            if alone:
+                self._live -= sum(stop - start for start, stop in self._spans.pop(key, ()))
             self._spans.setdefault(key, []).append((start, stop))
             self._live += size
             return self._live
@@ -208,10 +211,10 @@ class Log:
         while at < end:
             size, length, what = _RECORD.unpack_from(self._map, at)
             key = self._map[at + _RECORD.size : at + _RECORD.size + length]
-            if what == _ADD:
-                self._spans.setdefault(key, []).append((at, at + size))
-            else:
+            if what != _ADD:
                 self._spans.pop(key, None)
+            if what != _DROP:
+                self._spans.setdefault(key, []).append((at, at + size))
             at += size
         self._live = sum(stop - start for spans in self._spans.values() for start, stop in spans)
 

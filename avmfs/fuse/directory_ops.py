@@ -94,6 +94,10 @@ class DirectoryOps:
         session.serves({Op.FSYNCDIR: self._sync}, committing=True)
         session.serves({Op.OPENDIR: self._open_asking}, blocking=True)
 
+    def open_nodes(self) -> set[int]:
+        with self._mutex:
+            return {*self._left.values(), *(listing.node for listing in self._open.values())}
+
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """Of a directory that was listed before, and of which no more than a few names have changed."""
         if self._replies.late(node):
@@ -248,9 +252,9 @@ class DirectoryOps:
         piece, count = listing.snapshot.packed(listing.start, place, size - sum(map(len, dots)))
         if count:
             last = listing.snapshot.entries[place + count - 1][0]
-            self._continuity.listed(fh, listing.start + place + count, last)
+            self._continuity.listed(fh, listing.start + place + count, last, anew=bool(dots))
         elif dots:
-            self._continuity.listed(fh, _FIRST, b"..")
+            self._continuity.listed(fh, _FIRST, b"..", anew=True)
         return b"".join((*dots, piece))
 
     def _begin(self, listing: Listing) -> None:

@@ -79,11 +79,14 @@ class EntryCache:
     def caching(self) -> bool:
         return self._valid > 0
 
-    def switch(self, caching: bool) -> None:
-        """From now on replies may be cached, or must not be."""
+    def switch(self, caching: bool) -> set[int]:
+        """From now on replies may be cached, or must not be. Returns the nodes of which the kernel may have been told
+        what nobody will have told it the end of."""
         with self._mutex:
+            told = {*self._entries, *self._tree.opened.nodes()}
             self._valid = CACHED_S if caching else 0
             self._forget(-1)
+        return told
 
     # From memory ---------------------------------------------------------------------------------------
 
@@ -241,9 +244,7 @@ class EntryCache:
                 self._forget(moment)
                 return moment
             for node in changes.nodes:
-                entry = self._entries.pop(node, None)
-                if entry is not None and self._tree.opened.has(node):
-                    self._before.put(node, entry)
+                self._let_go(node)
             if changes.names:
                 self._changed(changes.names, monotonic())
             # Further changes may have come meanwhile: they are let go of once more, the next time.
@@ -270,7 +271,14 @@ class EntryCache:
                 break
             del self._restless[first]
 
+    def _let_go(self, node: int) -> None:
+        entry = self._entries.pop(node, None)
+        if entry is not None and self._tree.opened.has(node):
+            self._before.put(node, entry)
+
     def _forget(self, moment: int) -> None:
+        for node in self._tree.opened.nodes():
+            self._let_go(node)
         self._entries.clear()
         self._names.clear()
         self._moment = moment
@@ -305,7 +313,7 @@ class EntryCache:
             return False
         if len(self._entries) + len(self._names) > _MOST:
             for node in oldest(self._entries):
-                del self._entries[node]
+                self._let_go(node)
             for name in oldest(self._names):
                 del self._names[name]
         return True

@@ -122,8 +122,6 @@ class FileOps:
         if type(handle) is not FileHandle:
             return None
         self._pages.heard(node, fh)
-        if handle.file.edits and self._locks.held(handle.file.node, owner, "range"):
-            handle.publish()
         if handle.pending:
             try:
                 if handle.file.edits:  # whose commit is work of its own
@@ -138,14 +136,14 @@ class FileOps:
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
     def _release_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
-        fh, _, flags, _ = p.RELEASE_IN.unpack_from(view, _BODY)
+        fh, _, flags, owner = p.RELEASE_IN.unpack_from(view, _BODY)
         handle = self._handles.find(fh)
-        if type(handle) is not FileHandle or handle.pending or flags & p.RELEASE_FLOCK_UNLOCK:
-            return None
-        if handle.file.edits and self._locks.held_through(fh):
+        if type(handle) is not FileHandle or handle.pending:
             return None
         self._pages.heard(node, fh)
         handle.release()
+        if flags & p.RELEASE_FLOCK_UNLOCK:  # before the next request: the kernel may give the owner's number anew
+            self._locks.forget(handle.file.node, owner, "whole")
         self._locks.closed(fh)
         self._handles.drop(fh)
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
@@ -245,8 +243,6 @@ class FileOps:
         if not self._session.may_block() and (handle.pending or isinstance(handle, FileHandle)):
             raise Later
         try:
-            if isinstance(handle, FileHandle) and self._locks.held(handle.file.node, owner, "range"):
-                handle.publish()
             handle.flush()
         finally:
             if isinstance(handle, FileHandle):
@@ -266,11 +262,8 @@ class FileOps:
         handle = self._handles[fh]
         if not self._session.may_block() and (handle.pending or isinstance(handle, FileHandle)):
             raise Later
-        flock = flags & p.RELEASE_FLOCK_UNLOCK
-        if isinstance(handle, FileHandle) and (flock or self._locks.held_through(fh)):
-            handle.publish()
         handle.release()
-        if isinstance(handle, FileHandle) and flock:
+        if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
             self._locks.forget(handle.file.node, owner, "whole")
         self._locks.closed(fh)
         self._handles.drop(fh)

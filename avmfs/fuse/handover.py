@@ -90,10 +90,15 @@ def open_among(tables: int, nodes: Collection[int]) -> set[int]:
     return {node for state, node in rows if node in nodes and state & 0xFF == _FILE}
 
 
-def forget_cached(descriptor: int) -> None:
-    """Make the kernel look every name up again that it has cached of the mount with this device."""
+def forget_cached(descriptor: int, tables: int) -> None:
+    """Make the kernel look every name up again that it has cached of the mount with this device, and ask again for the
+    attributes of what is open. Raises Invalid for what another version has kept, OSError."""
     with contextlib.suppress(OSError):  # unmounted, or before protocol 7.44, when nothing is cached
         os.write(descriptor, p.INC_EPOCH)
+    rows = memory_kept.look(tables, "handles", _NODE)
+    for node in {node for state, node in rows if state & 0xFF in (_FILE, _LISTING)}:
+        with contextlib.suppress(OSError):  # the kernel has forgotten it
+            os.write(descriptor, p.inval_attributes(node))
 
 
 class Handover:
@@ -162,7 +167,10 @@ class Handover:
 
     def progress(self, fh: int, handle: VirtualHandle, unique: int = 0, data: bytes = b"") -> None:
         """What has become of a virtual handle; ``data`` was written to it by that request."""
-        self._log.add(_handle_key(fh), wire.pack([handover.plain_progress(handle), p.plain_unique(unique), data]))
+        if handover.is_as_opened(handle):
+            self._log.add(_handle_key(fh), wire.pack(handover.plain_handle(handle)), alone=True)
+        else:
+            self._log.add(_handle_key(fh), wire.pack([handover.plain_progress(handle), p.plain_unique(unique), data]))
 
     def written(self, fh: int, unique: int) -> bool:
         """Return whether a predecessor took the bytes of this WRITE to a virtual handle."""
@@ -185,9 +193,10 @@ class Handover:
 
     # Directories ---------------------------------------------------------------------------------------------
 
-    def listed(self, fh: int, offset: int, last: bytes) -> None:
-        """The reader of a directory has come to ``offset``, right behind the entry ``last``."""
-        self._log.add(_handle_key(fh), _MARK.pack(offset), last)
+    def listed(self, fh: int, offset: int, last: bytes, *, anew: bool) -> None:
+        """The reader of a directory has come to ``offset``, right behind the entry ``last``. ``anew``: from the
+        beginning."""
+        self._log.add(_handle_key(fh), _MARK.pack(offset), last, alone=anew)
 
     def marks(self, fh: int) -> dict[int, bytes] | None:
         """A predecessor's listing: the entry before each offset that it had come to; None when this is not one."""
@@ -222,13 +231,7 @@ class Handover:
 
     def refresh(self, descriptor: int) -> None:
         """Nothing that the kernel has cached counts any more: names, and the attributes of what is open."""
-        if self.minor >= p.EPOCH_MINOR:
-            forget_cached(descriptor)
-        for node in {handle.file.node for handle in self.handles.values() if isinstance(handle, FileHandle)}:
-            notice = bytearray(p.INVAL_ATTRIBUTES)
-            notice[p.INVAL_NODE_AT : p.INVAL_NODE_AT + 8] = struct.pack("=Q", node)
-            with contextlib.suppress(OSError):  # the kernel has forgotten it
-                os.write(descriptor, notice)
+        forget_cached(descriptor, self.kept.tables)
 
     def settle(self, resent: set[int]) -> None:
         """The kernel has sent again all that it will, ``resent`` by their plain uniques: what else the predecessor had

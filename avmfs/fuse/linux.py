@@ -75,14 +75,15 @@ class LinuxMount:
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
         tree.opened.gave_up, tree.opened.asker = self._session.drop_pages, self._session.asker
-        self._session.has_open = tree.opened.has
+        self._session.has_open, tree.opened.changed = tree.opened.has, self._session.drop_attributes
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
-        self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
+        folder, interrupted = runtime_dir / "locks", self._session.interrupted
+        self._locks = LockTable(folder, interrupted, fd_entry, held, tree.opened.publish)
         self.handles = Handles(continuity)
         pages = PageCache()
         NamespaceOps(self._session, tree, self._numbers, self._replies, self.handles, pages)
         FileOps(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
-        DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
+        self._directories = DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
         LockOps(self._session, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
@@ -129,10 +130,12 @@ class LinuxMount:
             self._box.put(handover.SINK, connection)
 
     def _switch_caching(self, on: bool) -> None:
-        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
-        self._replies.switch(on)
-        if not on:
-            self._session.notify(p.INC_EPOCH)
+        """From now on replies may be cached, or must not be; what was cached before is then dropped: also when they
+        may again, since a reply of before may have come to the kernel after the drop."""
+        told = self._replies.switch(on) | self._directories.open_nodes()
+        self._session.notify(p.INC_EPOCH)
+        for node in told:
+            self._session.drop_attributes(node)
         self._caches("epoch" if on else "none: the writer has gone")
 
     def _caches(self, mode: str) -> None:

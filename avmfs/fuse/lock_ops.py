@@ -37,8 +37,6 @@ class LockOps:
         fh, owner, start, end, kind, pid, flags, _ = p.LK_IN.unpack_from(request.body)
         handle, wait = self._handles.file(fh), request.op == Op.SETLKW
         node = handle.file.node
-        if kind != fcntl.F_WRLCK and self._locks.held(node, owner, "whole" if flags & p.LK_FLOCK else "range"):
-            handle.publish()  # it may be a write lock that ends with this
         if flags & p.LK_FLOCK:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
             self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))

@@ -264,8 +264,6 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def release(self, path: bytes | None, info: Any) -> int:
         _, handle = self._handles.pop(info.contents.fh)
-        if self.locks is not None and isinstance(handle, FileHandle):
-            self._publish(self.locks, handle, info.contents.lock_owner, "whole")
         handle.release()
         if self.locks is not None and isinstance(handle, FileHandle):
             self.locks.forget(handle.file.node, info.contents.lock_owner, "whole")
@@ -309,8 +307,6 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
                 asked.l_type, asked.l_start, asked.l_len, asked.l_pid = found
                 asked.l_whence = os.SEEK_SET
             return 0
-        if asked.l_type != fcntl.F_WRLCK:
-            self._publish(self.locks, handle, owner, "range")
         if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
             self.locks.forget(node, owner, "range")
             return 0
@@ -323,14 +319,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         handle = self._opened(info)
         if self.locks is None or not isinstance(handle, FileHandle):
             return -errno.ENOLCK
-        if not operation & fcntl.LOCK_EX:
-            self._publish(self.locks, handle, info.contents.lock_owner, "whole")
         self.locks.set_whole(handle.file.node, info.contents.lock_owner, operation)
         return 0
-
-    def _publish(self, locks: LockTable, handle: FileHandle, owner: int, what: str) -> None:
-        if locks.held(handle.file.node, owner, what):
-            handle.publish()
 
     # Inside --------------------------------------------------------------------------------------------
 
@@ -377,7 +367,8 @@ def mount(
     # the signal would end the process. Waits look at fuse_interrupted() instead.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     report("none: the portable front end cannot be told of changes")
-    locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
+    folder, publish = runtime_dir / "locks", tree.opened.publish
+    locks = LockTable(folder, _interrupted, ending=publish) if LOCKS_SUPPORTED else None
     try:
         PortableMount(tree, config, locks, ready)
     except RuntimeError as e:

@@ -96,12 +96,17 @@ def handle_from(memory: Memory, values: list[Any]) -> VirtualHandle:
     return ViewHandle(memory, _view(name, node), node, what[1], name, readable, writable, rendered)
 
 
+def is_as_opened(handle: VirtualHandle) -> bool:
+    """Return whether it is a mailbox that has sent all that it was given: ``plain_handle`` says all of it."""
+    return isinstance(handle, MailHandle) and not handle.written and not handle.refused
+
+
 def plain_progress(handle: VirtualHandle) -> list[Any]:
     """How far a handle has got; changes with what is done to it."""
     if isinstance(handle, ViewHandle):
         return [handle.ended, handle.applied]
     if isinstance(handle, MailHandle):
-        return [handle.ended, handle.sent, handle.refused]
+        return [handle.ended, handle.refused]
     if isinstance(handle, LiveHandle):
         return [handle.written_to, handle.emptied, handle.refused]
     return [handle.ended]
@@ -118,7 +123,7 @@ def set_progress(handle: VirtualHandle, values: list[Any], data: bytes) -> None:
     if isinstance(handle, ViewHandle):
         handle.applied = values[1]
     elif isinstance(handle, MailHandle):
-        handle.sent, handle.refused = values[1:]
+        (handle.refused,) = values[1:]
 
 
 def _view(name: paths.ViewName, node: Node) -> views.View:

@@ -56,7 +56,8 @@ class _Owned(NamedTuple):
 
 class LockTable:
     """The locks of one mount. Thread-safe. ``interrupted`` tells whether the waiting client gave up; ``held`` are the
-    descriptors that a process before gave to ``holder``, by name."""
+    descriptors that a process before gave to ``holder``, by name. ``ending`` is called with the node before a lock of
+    it ends, or may end with becoming a shared one: its next holder is to find what was written under it."""
 
     def __init__(
         self,
@@ -64,13 +65,15 @@ class LockTable:
         interrupted: Callable[[], bool],
         holder: Holder | None = None,
         held: Mapping[str, int] | None = None,
+        ending: Callable[[int], None] = lambda node: None,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._interrupted = interrupted
+        self._interrupted, self._ending = interrupted, ending
         self._holder = holder
         self._owned: dict[_Key, _Owned] = {}
         self._through: dict[int, set[_Key]] = {}  # by handle: what began through it
+        self._ends: set[_Key] = set()  # an owner that comes to have the number of one that goes is another one
         self._waiting: dict[int, Wait] = {}  # by thread
         self._mutex = threading.Lock()
         self._watched = False
@@ -94,8 +97,11 @@ class LockTable:
     ) -> None:
         """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file;
         ``through`` is the number of the handle; ``alone``: another mount's lock is in the way, even if both are
-        shared, until all who have some there have closed the file. Raises Busy (EAGAIN) on a conflict, Interrupted when
-        a waiter gave up, WouldDeadlock for one that waits for a process of this mount that waits for it."""
+        shared, until all who have some there have closed the file, so nothing need be there before. Raises Busy
+        (EAGAIN) on a conflict, Interrupted when a waiter gave up, WouldDeadlock for one that waits for a process of
+        this mount that waits for it."""
+        if kind != fcntl.F_WRLCK and not alone and ("range", node, owner) in self._owned:
+            self._ending(node)
         request = _request(kind, start, length)
         alone = alone and kind != fcntl.F_UNLCK
 
@@ -136,6 +142,8 @@ class LockTable:
     def set_whole(self, node: int, owner: int, operation: int) -> None:
         """flock(2). Raises Busy for LOCK_NB on a conflict, Interrupted when a waiter gave up."""
         wanted = operation & (fcntl.LOCK_SH | fcntl.LOCK_EX | fcntl.LOCK_UN)
+        if wanted != fcntl.LOCK_EX and ("whole", node, owner) in self._owned:
+            self._ending(node)
         self._until_granted(
             ("whole", node, owner),
             lambda descriptor: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB),
@@ -143,21 +151,23 @@ class LockTable:
             make=wanted != fcntl.LOCK_UN,
         )
 
-    def held(self, node: int, owner: int, what: str) -> bool:
-        """Return whether ``forget`` would end a lock."""
-        return (what, node, owner) in self._owned
-
-    def held_through(self, handle: int) -> bool:
-        """Return whether ``closed`` would end a lock."""
-        return handle in self._through
-
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
-        with self._mutex:  # to the end: the next one of this owner has the same name at the holder
-            self._end((what, node, owner))
-            alone = ("alone", node, 0)
-            if alone in self._owned and not any(key[:2] == ("range", node) for key in self._owned):
-                self._end(alone)
+        key, alone = (what, node, owner), ("alone", node, 0)
+        with self._mutex:
+            owned = self._owned.get(key)
+            ends = owned is not None and (alone in self._owned or bool(held_by(owned.descriptor)))
+            if ends:
+                self._ends.add(key)
+        try:
+            if ends:
+                self._ending(node)
+        finally:
+            with self._mutex:  # to the end: the next one of this owner has the same name at the holder
+                self._ends.discard(key)
+                self._end(key)
+                if alone in self._owned and not any(key[:2] == ("range", node) for key in self._owned):
+                    self._end(alone)
 
     def _end(self, key: _Key) -> None:
         owned = self._owned.pop(key, None)
@@ -208,6 +218,8 @@ class LockTable:
                 try:
                     # Another thread of a waiting process may close the file, and with it the descriptor (`forget`).
                     with self._mutex:
+                        if make and key in self._ends:
+                            raise BlockingIOError(errno.EAGAIN, "")
                         descriptor = self._descriptor(key, through, pid, make=make)
                         if descriptor is not None:
                             attempt(descriptor)

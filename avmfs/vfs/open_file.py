@@ -86,6 +86,7 @@ class OpenFile:
 
     __slots__ = (
         "_below",
+        "_changed",
         "_committed",
         "dirtied",
         "edits",
@@ -111,11 +112,13 @@ class OpenFile:
         committed: Callable[[], None],
         keep: Keep | None = None,
         aside: Callable[[], None] = lambda: None,
+        changed: Callable[[int], None] = lambda node: None,
     ) -> None:
-        """``committed`` is called when edits are in the store, before they are dropped here."""
+        """``committed`` is called when edits are in the store, before they are dropped here; ``changed`` with a node
+        whose commit has made it otherwise than this mount had it."""
         self.memory = memory
         self.node = node
-        self._committed = committed
+        self._committed, self._changed = committed, changed
         self.keep = keep
         self.unfinished = False
         self.lock = _Lock(aside)
@@ -184,7 +187,10 @@ class OpenFile:
             at = self.memory.now()
             crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
-            self.dirtied.update(self.writers if mapped else (handle,))
+            if mapped:
+                self.dirtied.update(self.writers)
+            elif handle not in self.dirtied:
+                handle.dirties()
             if crowded:
                 self.settle(handle)
 
@@ -233,24 +239,29 @@ class OpenFile:
             self.unsynced = True
 
     def commit(self, handle: int) -> bool:
-        """Put all edits into the store. They stay, to be tried again, when it fails. Has that made them durable, and
-        with them all that was committed before?"""
+        """Put all edits into the store, or the time of a touch. They stay, to be tried again, when it fails. Has that
+        made them durable, and with them all that was committed before?"""
         with self.lock:
-            durable = bool(self.edits)
-            if self.edits:
+            durable, behind = self.written != 0, 0
+            if self.written:
                 edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 with self.memory.store.once(COMMIT, self.node):
-                    self.memory.submit(
-                        "commit", node=self.node, handle=handle, edits=edits, mtime=max(self.written, self.moved)
+                    done = self.memory.submit(
+                        "commit",
+                        node=self.node,
+                        handle=handle,
+                        edits=edits,
+                        mtime=max(self.written, self.moved),
+                        made=self.written,
                     )
                     if self.keep is not None:
                         self.keep.committed(self.node)
                 self.unsynced = False
-            elif self.written:
-                self.memory.submit("set_attributes", node=self.node, mtime=self.written)
-                self.unsynced = True
+                behind = done.get("behind", 0)
             self._committed()
             self._clean()
+            if behind:  # which is not what the kernel was told of the size
+                self._changed(self.node)
             return durable
 
     def settle(self, handle: FileHandle) -> bool:
@@ -287,15 +298,17 @@ class OpenFile:
 
 class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
-    tear a record written across a page and place appends at a stale end. ``refused``: why bytes that were written here
-    are no more; ``told``: the processes that know."""
+    tear a record written across a page and place appends at a stale end. ``asker``: the thread that was the first to
+    write what is not committed. ``refused``: why bytes that were written here are no more; ``told``: the processes that
+    know."""
 
-    __slots__ = ("_files", "appends", "file", "id", "readable", "refused", "syncs", "told", "writable")
+    __slots__ = ("_files", "appends", "asker", "file", "id", "readable", "refused", "syncs", "told", "writable")
 
     def __init__(self, file: OpenFile, number: int, readable: bool, writable: bool, append: bool, files: Files) -> None:
         self.file = file
         self.id = number
         self.readable, self.writable, self.appends = readable, writable, append
+        self.asker = 0
         self.refused: AvmError | None = None
         self.told: tuple[int, ...] = ()
         self.syncs = writable  # does its close wait until what was committed is durable?
@@ -393,14 +406,6 @@ class FileHandle:
         if not durable:
             self.file.sync()
 
-    def publish(self) -> None:
-        """A lock is about to go: whoever gets it next is to find what was written under it, through whichever handle.
-        What cannot be committed is given up, and the next flush says so."""
-        if self.file.edits:
-            self.id = self.id or self._files.number()  # of one that only reads
-            with suppress(AvmError):  # as ``refused``
-                self.file.settle(self)
-
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""
         try:
@@ -421,20 +426,25 @@ class FileHandle:
         self.file.writers.discard(self)
         self._files.close(self.file)
 
+    def dirties(self) -> None:
+        """Something of what it has written begins to wait for its commit."""
+        self.asker = self._files.asker()
+        self.file.dirtied.add(self)
+
     def _go_on(self) -> None:
         """Raises what became of bytes that went before, and that this process has not been told: more would leave a
         hole where they were."""
-        if self.refused is not None and _process(self._files.asker()) not in self.told:
+        if self.refused is not None and process_of(self._files.asker()) not in self.told:
             raise self.refused
 
     def _tell(self, asker: int) -> None:
-        if self.refused is not None and (process := _process(asker)) not in self.told:
+        if self.refused is not None and (process := process_of(asker)) not in self.told:
             self.told = (*self.told, process)
             self._files.gave_up(self.file.node)
             raise self.refused
 
 
-def _process(thread: int) -> int:
+def process_of(thread: int) -> int:
     """That a thread is one of; itself where that cannot be told."""
     with suppress(OSError):
         for line in Path(f"/proc/{thread}/status").read_text().splitlines():

@@ -11,12 +11,14 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from avmfs.errors import AvmError, StoreFailed
 from avmfs.memory import Memory
 from avmfs.node import Node
-from avmfs.vfs.open_file import FileHandle, Keep, OpenFile
+from avmfs.vfs.open_file import FileHandle, Keep, OpenFile, process_of
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class OpenFiles:
         self.gave_up: Callable[[int], None] = lambda node: None
         """Called with a node whose edits could not be committed and are no more, or whose bytes may be others though
         its size and time are as they were: what was told of it is not so."""
+        self.changed: Callable[[int], None] = lambda node: None
+        """Called with a node whose commit has made it otherwise than this mount had it."""
         self.asker: Callable[[], int] = lambda: 0
         """See ``Files``."""
 
@@ -62,7 +66,9 @@ class OpenFiles:
         """A file, whether somebody has it open or (`finish_abandoned`) a predecessor left edits of it."""
         file = self._files.get(node)
         if file is None:
-            file = self._files[node] = OpenFile(self._memory, node, self._committed, self.keep, self.aside)
+            # The last two are given when a successor has restored its files.
+            how = (self._committed, self.keep, lambda: self.aside(), lambda node: self.changed(node))
+            file = self._files[node] = OpenFile(self._memory, node, *how)
         return file
 
     def finish_abandoned(self) -> None:
@@ -128,6 +134,19 @@ class OpenFiles:
         if (file := self._files.get(node)) is not None:
             file.commit(self.number())
 
+    def publish(self, node: int) -> None:
+        """A lock of a file is about to go: whoever gets it next is to find what was written under it, by whomever to
+        that file, and to others by the process that lets it go. What cannot be committed is given up, and the next
+        flush says so."""
+        dirty = [file for file in list(self._files.values()) if file.edits]
+        process = process_of(self.asker()) if dirty else 0
+        for file in sorted(dirty, key=lambda file: file.written):
+            for handle in list(file.dirtied):
+                if file.node == node or not _is_anothers(handle.asker, process):
+                    with suppress(AvmError):  # as ``refused``
+                        file.settle(handle)
+                    break
+
     def commit_all(self) -> None:
         """The mount ends: whatever was written and not yet flushed becomes durable. What cannot is told in the log; who
         has it open is told by its close, if that still reaches us."""
@@ -143,3 +162,8 @@ class OpenFiles:
 
     def _committed(self) -> None:
         self._commits = object()
+
+
+def _is_anothers(thread: int, process: int) -> bool:
+    """Return whether a thread is known to be another process' than that."""
+    return process > 0 and Path(f"/proc/{thread}").exists() and not Path(f"/proc/{process}/task/{thread}").exists()

@@ -209,11 +209,10 @@ class MailHandle(VirtualHandle):
         if self.expires is not None:
             mail.parse_duration(self.expires)
         self.re = None if re is None else mail.parse_number(re)
-        self.sent = 0
         self.refused = 0  # as what the beginning of this message was (errno)
 
     def took(self, count: int) -> None:
-        body = bytes(self.written[self.sent :])
+        body = bytes(self.written)
         text, whole = codecs.utf_8_decode(body, "replace", False)  # the beginning of a character is none yet
         size = len(text.encode()) + len(body) - whole  # as it is sent: a byte that is no text takes three
         if self.refused:
@@ -229,11 +228,11 @@ class MailHandle(VirtualHandle):
 
     def flush(self) -> None:
         with self.lock, Remembering(self.memory, every=True):
-            body = bytes(self.written[self.sent :])
-            if body and not self.refused:
-                text = body.decode("utf-8", "surrogateescape").removesuffix("\n")
+            if self.written and not self.refused:
+                text = self.text().removesuffix("\n")
                 self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
-            self.sent, self.refused = len(self.written), 0
+            self.written.clear()
+            self.refused = 0
 
 
 class QuestionHandle(VirtualHandle):

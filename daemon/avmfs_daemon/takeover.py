@@ -87,9 +87,16 @@ class Takeover:
         for child in children:
             if self._holding is not None and child.resumes and child.fd_entry is not None:
                 device = self._holding.get(child.fd_entry, handover.DEVICE)
-                if device is not None:
-                    handover.forget_cached(device)
-                    os.close(device)
+                tables = self._holding.get(child.fd_entry, handover.TABLES)
+                try:
+                    if device is not None and tables is not None:
+                        handover.forget_cached(device, tables)
+                except (Invalid, OSError) as e:
+                    log.warning("%s: its kernel may show what was: %s", child.name, e)
+                finally:
+                    for each in (device, tables):
+                        if each is not None:
+                            os.close(each)
 
     def open_among(self, children: Iterable[Child], nodes: list[int]) -> list[int] | None:
         """Of these nodes, those of files that a mount has open; None while that is not known of each mount."""

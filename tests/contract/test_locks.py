@@ -94,6 +94,64 @@ def test_asking_takes_nothing_and_leaves_nothing_open(table: LockTable) -> None:
     table.set_range(1, 9, WRITE, 0, 0, wait=False)
 
 
+def test_it_is_told_before_somebody_else_may_find_what_was_written_under_a_lock(tmp_path: Path) -> None:
+    other, told = LockTable(tmp_path, lambda: False), list[int]()
+
+    def ending(node: int) -> None:
+        assert other.conflict(node, 22, READ, 0, 1) is not None or node == 3
+        told.append(node)
+
+    def now() -> list[int]:
+        found, told[:] = list(told), []
+        return found
+
+    table = LockTable(tmp_path, lambda: False, ending=ending)
+    table.set_range(1, 11, READ, 0, 0, wait=False)
+    table.set_range(1, 11, WRITE, 0, 0, wait=False)
+    assert now() == [], "it has only begun"
+    for kind in (READ, NONE):
+        table.set_range(1, 11, WRITE, 0, 0, wait=False)
+        table.set_range(1, 11, kind, 0, 0, wait=False)
+        assert now() == [1]
+    table.forget(1, 11, "range")
+    assert now() == [], "it has ended before"
+    table.set_range(1, 11, WRITE, 5, 1, wait=False, through=7)
+    table.set_range(1, 11, WRITE, 0, 1, wait=False, through=7)
+    table.closed(7)
+    assert now() == [1]
+    table.set_whole(3, 11, fcntl.LOCK_EX)
+    for operation in (fcntl.LOCK_SH, fcntl.LOCK_UN):
+        table.set_whole(3, 11, operation)
+        assert now() == [3]
+    table.forget(3, 11, "whole")
+    assert now() == []
+    for kind in (WRITE, NONE):
+        table.set_range(2, 11, kind, 0, 1, wait=False, alone=True)
+    assert now() == [], "no other mount gets in"
+    table.set_range(2, 11, WRITE, 0, 1, wait=False, alone=True)
+    table.forget(2, 11, "range")
+    assert now() == [2]
+    for each in (table, other):
+        each.close()
+
+
+def test_who_gets_the_number_of_an_owner_that_is_going_gets_a_lock_of_his_own(tmp_path: Path) -> None:
+    """The kernel gives it anew as soon as it has told of the close."""
+
+    def ending(node: int) -> None:
+        with pytest.raises(Busy):
+            ours.set_whole(node, 11, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    ours, other = LockTable(tmp_path, lambda: False, ending=ending), LockTable(tmp_path, lambda: False)
+    ours.set_whole(1, 11, fcntl.LOCK_EX)
+    ours.forget(1, 11, "whole")
+    ours.set_whole(1, 11, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(Busy):
+        other.set_whole(1, 22, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for each in (ours, other):
+        each.close()
+
+
 def test_a_lock_of_another_table_has_no_known_process(table: LockTable, tmp_path: Path) -> None:
     other = LockTable(tmp_path, lambda: False)
     other.set_range(1, 11, WRITE, 0, 10, wait=False, pid=111)

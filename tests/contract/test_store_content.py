@@ -82,6 +82,65 @@ def test_every_version_is_kept_to_the_byte(world: World, seed: int, most: int) -
     world.unlink(ALICE, "/memory/f")
 
 
+@pytest.mark.parametrize(
+    ("base", "edits", "left"),
+    [
+        (b"0123456789", [["t", 0]], b""),
+        (b"0123456789", [["t", 5]], b"01234"),
+        (b"0123456789", [["w", 10, b"AAA"]], b"0123456789AAA"),
+        (b"0123456789", [["g", 12]], b"0123456789"),
+        (b"0123456789", [["g", 12], ["w", 11, b"!"]], b"0123456789\0!"),
+        (b"0123456789", [["t", 0], ["w", 0, b"anew"]], b"anew"),
+        (b"0123456789", [["t", 4], ["w", 4, b"******"]], b"0123******"),
+        (b"0123456789", [["w", 2, b"**"], ["z", 7, 9]], b"01**456\0\x009"),
+        (bytes(BLOCK) + b"0123456789", [["t", BLOCK + 5]], bytes(BLOCK) + b"01234"),
+        (b"0123456789", [["w", BLOCK, b"far"]], b"0123456789".ljust(BLOCK, b"\0") + b"far"),
+    ],
+)
+@pytest.mark.parametrize("by", ["append", "path"])
+def test_what_was_appended_after_edits_were_made_comes_behind_them(
+    world: World, base: bytes, edits: list[Any], left: bytes, by: str
+) -> None:
+    world.write(ALICE, "/memory/f", base)
+    node = world.node(ALICE, "/memory/f").id
+
+    def append(data: bytes) -> None:
+        world.clock.advance(1)
+        if by == "append":
+            world.do(BOB, "append", node=node, handle=7, data=data)
+        else:
+            world.do(BOB, "write_path", path=[b"memory", b"f"], data=data, mode="append")
+
+    made = world.clock()
+    append(b"ONE")
+    append(b"TWO" * 1000)
+    world.clock.advance(1)
+    versions = len(world.history(ALICE, "/memory/f"))
+    reply = world.do(ALICE, "commit", node=node, handle=1, edits=edits, mtime=made, made=made)
+    wanted = left + b"ONE" + b"TWO" * 1000
+    assert world.bytes(BOB, "/memory/f") == wanted and reply["size"] == len(wanted)
+    assert world.history(ALICE, "/memory/f")[versions:] == [wanted], "one version"
+
+
+def test_what_was_appended_before_the_newest_edit_or_changed_otherwise_is_laid_over(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"0123456789")
+    node = world.node(ALICE, "/memory/f").id
+    world.clock.advance(1)
+    world.do(BOB, "append", node=node, handle=7, data=b"seen")
+    made = world.clock()
+    world.clock.advance(1)
+    world.do(BOB, "append", node=node, handle=7, data=b"BEHIND")
+    world.do(ALICE, "commit", node=node, handle=1, edits=[["w", 14, b"!"]], mtime=made, made=made)
+    assert world.bytes(BOB, "/memory/f") == b"0123456789seen!BEHIND"
+    made = world.clock()
+    world.clock.advance(1)
+    world.do(BOB, "append", node=node, handle=7, data=b"lost")
+    world.clock.advance(1)
+    world.write(BOB, "/memory/f", b"written anew")
+    world.do(ALICE, "commit", node=node, handle=1, edits=[["t", 3]], mtime=made, made=made)
+    assert world.bytes(BOB, "/memory/f") == b"wri"
+
+
 def test_many_files_share_and_free_their_blocks(world: World) -> None:
     """Writes, replacements, exchanges, removals at random; the audit finds a block that is lost or owned twice."""
     random_ = random.Random(5)

@@ -342,6 +342,24 @@ def test_changes_made_while_nobody_serves_are_seen(mounted: Mounted) -> None:
     assert mounted.status()["caching"] == "epoch"
 
 
+def test_what_is_open_and_known_shows_what_is_committed_while_the_writer_is_replaced(mounted: Mounted) -> None:
+    """The new writer tells a kernel of what it commits once the mount has come to it, and not before."""
+    wait(lambda: mounted.status("alice")["caching"] == mounted.status("bob")["caching"] == "epoch")
+    at, other = mounted.memory, mounted.daemon.at("bob") / "memory"
+    (at / "log").write_text("first\n")
+    with contextlib.ExitStack() as stack:
+        seen, directory = stack.enter_context(opened(at / "log", os.O_RDONLY)), os.open(at, os.O_RDONLY)
+        stack.callback(os.close, directory)
+        added = stack.enter_context(opened(other / "log", os.O_WRONLY | os.O_APPEND))
+        links = os.fstat(directory).st_nlink
+        assert (os.pread(seen, 99, 0), os.fstat(seen).st_size) == (b"first\n", 6)
+        os.kill(mounted.daemon.status()["store"]["writer_pid"], signal.SIGKILL)
+        os.write(added, b"second\n")
+        (other / "below").mkdir()
+        assert (os.pread(seen, 99, 0), os.fstat(seen).st_size) == (b"first\nsecond\n", 13)
+        assert os.fstat(directory).st_nlink == links + 1
+
+
 def test_status_tells_how_a_mount_survives_and_caches(mounted: Mounted) -> None:
     wait(lambda: mounted.status()["caching"] == "epoch")
     assert mounted.status()["survives"] == "resume" and mounted.status()["caching_reason"] == ""

@@ -391,6 +391,51 @@ def test_who_gets_a_lock_next_finds_what_was_written_under_it(place: Place, kind
             os.close(descriptor)
 
 
+@pytest.mark.parametrize("end", ["unlock", "close", "exit"])
+@pytest.mark.parametrize("kind", ["fcntl", "flock"])
+def test_a_lock_file_guards_what_is_open_beside_it(place: Place, kind: str, end: str) -> None:
+    """Written by a thread that has ended, and by one that asks for the lock."""
+    code = """
+import fcntl, os, sys, threading
+at, kind, end = sys.argv[1:]
+lock, one, two = (os.open(f"{at}/{name}", os.O_RDWR) for name in ("lock", "one", "two"))
+take = {"fcntl": fcntl.lockf, "flock": fcntl.flock}[kind]
+take(lock, fcntl.LOCK_EX)
+writing = threading.Thread(target=os.pwrite, args=(one, b"under it", 0))
+writing.start()
+writing.join()
+os.pwrite(two, b"under it", 0)
+print("held", flush=True)
+sys.stdin.readline()
+if end == "unlock":
+    take(lock, fcntl.LOCK_UN)
+elif end == "close":
+    os.close(lock)
+else:
+    os._exit(0)
+sys.stdin.readline()
+"""
+    for name in ("lock", "one", "two"):
+        (place.alice / name).write_text("before")
+    with running(code, place.alice, kind, end) as holder, (place.bob / "lock").open("r+b") as lock:
+        assert line_from(holder) == "held"
+        _go(holder)
+        until(lambda: _take(kind, lock.fileno(), fcntl.F_WRLCK), every_s=0.0001)
+        assert [(place.bob / name).read_text() for name in ("one", "two")] == ["under it", "under it"]
+
+
+def test_a_lock_that_ends_commits_nothing_of_another_process(place: Place) -> None:
+    """Whose file may be empty as yet."""
+    (place.alice / "saved").write_text("before")
+    (place.alice / "lock").touch()
+    code = "import sys; file = open(sys.argv[1], 'w'); print('opened'); sys.stdin.readline()"
+    with running(code, place.alice / "saved") as saves:
+        assert line_from(saves) == "opened"
+        with (place.alice / "lock").open("r+b") as lock:
+            assert _take("flock", lock.fileno(), fcntl.F_WRLCK) and _take("flock", lock.fileno(), fcntl.F_UNLCK)
+        assert (place.bob / "saved").read_text() == "before"
+
+
 def test_flock_1_works_from_the_shell(place: Place) -> None:
     add = "for i in $(seq 20); do (flock 9; n=$(cat n); echo $((n + 1)) > n) 9> lock; done"
     (place.alice / "n").write_text("0\n")

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -420,6 +421,52 @@ def test_eight_appenders_through_two_mounts_lose_and_tear_nothing(place: Place) 
             seen.setdefault(name, []).append(int(number))
         assert set(seen) == {f"w{number}" for number in range(8)}
         assert all(numbers == list(range(count)) for numbers in seen.values()), "not in order"
+
+
+def _cut_to(size: int) -> Callable[[int], object]:
+    return lambda descriptor: os.ftruncate(descriptor, size)
+
+
+def _write_at_the_end(descriptor: int) -> None:
+    os.pwrite(descriptor, b"AAA", 10)
+
+
+@pytest.mark.parametrize(
+    ("acts", "left"),
+    [
+        (_cut_to(0), b""),
+        (_cut_to(5), b"01234"),
+        (_cut_to(12), b"0123456789"),
+        (_write_at_the_end, b"0123456789AAA"),
+    ],
+)
+@pytest.mark.parametrize("end", ["fsync", "close"])
+def test_an_append_stays_whatever_another_mount_had_not_committed_yet(
+    place: Place, two_hosts: bool, acts: Callable[[int], object], left: bytes, end: str
+) -> None:
+    """As if what came first had been committed first."""
+    if two_hosts:
+        pytest.skip("of what another host appends this one does not know when")
+    here, there = place.alice / "f", place.bob / "f"
+    here.write_bytes(b"0123456789")
+    descriptor, reader = os.open(here, os.O_RDWR), os.open(here, os.O_RDONLY)
+    try:
+        acts(descriptor)
+        with there.open("ab", buffering=0) as log:
+            log.write(b"BBB")
+            os.fsync(log.fileno())
+        os.fstat(reader)  # which the kernel keeps
+        if end == "fsync":
+            os.fsync(descriptor)
+        else:
+            os.close(descriptor)
+        wanted = left + b"BBB"
+        assert there.read_bytes() == os.pread(reader, 99, 0) == here.read_bytes() == wanted
+        assert os.fstat(reader).st_size == len(wanted)
+    finally:
+        os.close(reader)
+        if end == "fsync":
+            os.close(descriptor)
 
 
 def test_shell_appends_of_two_agents_are_all_there(place: Place) -> None:

@@ -186,6 +186,21 @@ def test_a_wal_database_is_refused_through_a_second_mount_until_it_is_closed_at_
     db.close()
 
 
+def test_who_reads_a_database_finds_what_another_mount_has_committed_and_goes_on_reading(place: Place) -> None:
+    """Its journal was there yet, for all that the other mount knew, and taken for that of a crash."""
+    here, there = (sqlite3.connect(at / "j.db", isolation_level=None, timeout=0) for at in (place.alice, place.bob))
+    here.execute("pragma journal_mode=truncate")
+    here.execute("pragma synchronous=normal")
+    here.execute("create table t(n)")
+    here.execute("insert into t values(0), (1)")
+    reading = here.execute("select n from t")
+    assert reading.fetchone() == (0,)
+    here.execute("insert into t values(2)")
+    assert there.execute("select max(n) from t").fetchone() == (2,)
+    here.close()
+    there.close()
+
+
 # Building, packing ------------------------------------------------------------------------------------------------
 
 

@@ -168,6 +168,20 @@ def test_a_listing_held_open_is_begun_again_as_the_directory_is_and_spoils_no_ca
     assert reader.open()[1] & p.FOPEN_KEEP_CACHE
 
 
+def test_a_listing_that_is_read_again_and_again_leaves_its_last_reading_alone(world: World) -> None:
+    """What a successor is left grew until the descriptor was closed."""
+    left = kept.make()
+    reader = Reader(world, left)
+    number, _ = reader.open()
+    sizes = set[int]()
+    for _ in range(3):
+        names = reader.entries(number, 40)
+        sizes.add(left.log.add(b"k"))
+        left.log.drop(b"k")
+    assert len(sizes) == 1
+    assert Reader(world, left).entries(number, 4096) == names
+
+
 def test_a_listing_packs_as_one_entry_after_the_other() -> None:
     chance = random.Random(5)
 

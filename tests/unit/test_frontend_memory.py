@@ -297,6 +297,30 @@ def test_uncommitted_edits_that_are_lost_are_not_remembered(world: World) -> Non
     assert _size(replies.found(where.node.id, b"f")) == 0
 
 
+@pytest.mark.parametrize("forgets", ["as the store does", "without a writer"])
+def test_pages_are_dropped_of_bytes_that_changed_with_size_and_time_as_they_were(world: World, forgets: str) -> None:
+    bob = Tree(world.agent("bob").memory, uid=os.getuid(), gid=os.getgid())
+    tree, replies, where = _tree(world)
+    node, handle = _create(tree, where, b"f")
+    handle.write(0, b"first")
+    handle.flush()
+    dropped: list[int] = []
+    tree.opened.gave_up = dropped.append
+    bob.mkdir(where, b"d", 0o755, Caller(os.getuid(), os.getgid()))
+    replies.attributes(node)
+    assert replies.known(node) is not None
+    other, mtime = bob.open_file(bob.peek(node), os.O_WRONLY), bob.peek(node).mtime
+    world.clock.pass_(1)
+    other.write(0, b"other")
+    bob.set_attributes(bob.node(node), other, mtime=mtime)
+    if forgets == "as the store does":
+        bob.rename(where, b"d", where, b"e")
+    else:
+        replies.switch(True)
+    replies.attributes(node)
+    assert dropped == [node]
+
+
 def test_pages_stay_only_for_the_version_that_they_are_known_to_be_of() -> None:
     pages = PageCache()
     assert not pages.keep(7, b"v1")

@@ -31,7 +31,7 @@ from avmfs.vfs.address import ASK
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, FileHandle
 from avmfs.vfs.tree import Tree
-from avmfs.vfs.virtual_handles import ask
+from avmfs.vfs.virtual_handles import WRITE_LIMIT, MailHandle, ask
 from tests.unit.views_fixtures import World, opened
 
 
@@ -152,6 +152,29 @@ def test_a_question_is_kept_or_gone_whenever_the_process_is_killed(
         successor.memory.questions.clear()
         Handover(successor, kept.reopen(memory.tables, memory.log_file))
         assert successor.memory.questions == {"q0": "what about 0?", "q2": "what about 2?"}
+
+
+def test_a_mailbox_takes_any_number_of_messages_and_leaves_a_successor_what_is_not_sent(world: World) -> None:
+    memory = kept.make()
+    world.agent("bob")
+    tree = Tree(world.agent("alice").memory, uid=0, gid=0)
+    continuity = Handover(tree, memory)
+    handles = Handles(continuity)
+    handle = MailHandle(tree.memory, b"bob")
+    fh, sizes = handles.keep(handle, 1), set[int]()
+    for number in range(2 * WRITE_LIMIT // 50_000):
+        text = b"%02d" % number * 25_000
+        handle.write(0, text)
+        handles.went_on(fh, handle, 2 * number, text)
+        handle.flush()
+        handles.went_on(fh, handle)
+        sizes.add(memory.log.add(b"k"))
+        memory.log.drop(b"k")
+    assert len(sizes) == 1
+    handle.write(0, b"not yet")
+    handles.went_on(fh, handle, 1000, b"not yet")
+    successor = Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)).handles[fh]
+    assert isinstance(successor, MailHandle) and successor.text() == "not yet"
 
 
 def test_the_removal_of_a_question_that_is_sent_again_has_been_done(world: World) -> None:

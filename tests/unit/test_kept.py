@@ -87,8 +87,9 @@ def test_the_log_does_what_a_dictionary_does() -> None:
         key = b"%d" % chance.randrange(40)
         if chance.random() < 0.7:
             value = chance.randbytes(chance.choice((0, 3, 200, 5000)))
-            made.log.add(key, value)
-            model.setdefault(key, []).append(value)
+            alone = chance.random() < 0.2
+            made.log.add(key, value, alone=alone)
+            model[key] = [value] if alone else [*model.get(key, []), value]
         else:
             made.log.drop(key)
             model.pop(key, None)

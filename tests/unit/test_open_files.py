@@ -9,20 +9,26 @@ from typing import Any
 
 import pytest
 
-from avmfs.errors import OverQuota
+from avmfs.errors import OverQuota, TooBig
 from avmfs.memory import Memory
+from avmfs.store.commands import writing
 from avmfs.vfs import open_file
 from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
-from tests.unit.views_fixtures import opened
+from tests.unit.views_fixtures import World, opened
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
+def world(tmp_path: Path) -> Iterator[World]:
     with opened(tmp_path) as world:
-        yield Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
+        yield world
+
+
+@pytest.fixture
+def tree(world: World) -> Tree:
+    return Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
 
 
 class Asked:
@@ -88,7 +94,45 @@ def test_what_follows_an_append_makes_it_durable_once(tree: Tree, monkeypatch: p
     assert asked.now() == ["append", "commit"], "a commit waits for the disk, which then has what came before"
     handle.truncate(tree.peek(handle.file.node).size)
     handle.flush()
-    assert asked.now() == ["set_attributes", "sync"], "times are kept as bytes are"
+    assert asked.now() == ["commit"], "times are kept as bytes are"
+
+
+def test_a_touch_that_is_told_late_sets_no_time_back(world: World, tree: Tree) -> None:
+    """A kernel that has heard of the newer bytes would take the old time for the old bytes."""
+    (handle,) = _opened(tree, os.O_RDWR)
+    node, first = handle.file.node, tree.peek(handle.file.node).mtime
+    handle.truncate(5)
+    world.clock.pass_(1)
+    other = Tree(world.agent("bob").memory, uid=os.getuid(), gid=os.getgid())
+    newer = other.open_file(other.peek(node), os.O_RDWR)
+    newer.write(0, b"other")
+    newer.flush()
+    committed = tree.peek(node).mtime
+    handle.flush()
+    assert first < committed <= tree.peek(node).mtime and handle.read(0, 9) == b"other"
+    world.clock.pass_(1)
+    handle.truncate(5)
+    handle.flush()
+    assert tree.peek(node).mtime == world.clock() and tree.peek(node).size == 5
+
+
+def test_more_than_can_be_moved_behind_edits_is_told_and_stays(
+    world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    handle.truncate(0)
+    for data in (b"one", b"two"):
+        world.clock.pass_(1)
+        world.agent("bob").memory.submit("append", node=handle.file.node, handle=None, data=data)
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "_MOVED_MAX", 5)
+        with pytest.raises(TooBig, match="appended meanwhile"):
+            handle.flush()
+    assert handle.read(0, 99) == b"firstonetwo"
+    world.clock.pass_(1)
+    handle.truncate(5)
+    handle.flush()
+    assert handle.read(0, 99) == b"first", "what had been appended before it was made is cut off"
 
 
 def no_room(self: Memory, command: str, **arguments: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale, TooBig
 from avmfs.node import Kind, Node
 from avmfs.signatures import is_stored_integer
 from avmfs.store.commands import command, documents, namespace, renaming, scoping, signature, versions
@@ -15,20 +15,52 @@ from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx
 from avmfs.trust import origin_of
 
+_MOVED_MAX = 64 * 1024 * 1024  # bytes that were appended while others wrote, of one file and at once
+
 
 @command(native=True, fills_file=True)
-def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime: int | None = None) -> dict[str, Any]:
+def commit(
+    tx: Tx,
+    node: int,
+    handle: int | None,
+    edits: list[list[Any]],
+    mtime: int | None = None,
+    made: int | None = None,
+) -> dict[str, Any]:
     """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
+
+    ``made`` is when the newest of them was made: what others have appended after that, and were told that it is there,
+    comes behind them, as it would have if they had been committed at once. Adds "behind", how many bytes have moved
+    there.
 
     ``mtime`` is when the newest of them was made, which is what the mount has already told (None, or where another
     handle has committed since: now).
 
     ``handle`` is the id of the writing handle: its commits within a second of each other are one
-    version. An orphan's bytes change without a version: nobody will read it again by name.
+    version. An orphan's bytes change without a version: nobody will read it again by name. Without edits it is the
+    file's times alone that change.
     """
     found, newest = versions.to_write(tx, node)
     tx.visible.require(found.scope)
-    return write(tx, found, newest, handle, [_edit(item) for item in edits], mtime)
+    laid = [_edit(item) for item in edits]
+    appended = b"" if made is None else _appended_behind(tx, found, laid, made)
+    if not appended:
+        return write(tx, found, newest, handle, laid, mtime)
+    size = found.size - len(appended)
+    laid = [("t", size), *laid, ("w", content.size_after(size, laid), appended)]
+    return {**write(tx, found, newest, handle, laid, mtime), "behind": len(appended)}
+
+
+def _appended_behind(tx: Tx, node: Node, edits: list[Edit], made: int) -> bytes:
+    """What was appended after the edits had been made, if they cut or write what comes where it did. Raises TooBig for
+    more than is moved at once."""
+    size = tx.known.size_before_appends(node, made)
+    cuts, laid = any(edit[0] == "t" for edit in edits), [edit for edit in edits if edit[0] != "g"]
+    if size == node.size or (not cuts and content.size_after(size, laid) == size):
+        return b""
+    if node.size - size > _MOVED_MAX:
+        raise TooBig(f"more than {_MOVED_MAX >> 20} MiB have been appended meanwhile")
+    return content.read(tx.db, node.id, node.size, versions.extents(tx, node.id), size, node.size - size)
 
 
 @command(durable=False, native=True, appends=True)
@@ -36,7 +68,13 @@ def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]
     """O_APPEND: the bytes go to the end of file as it is now, whatever the writer believed. Adds "offset"."""
     found, newest = versions.to_write(tx, node)
     tx.visible.require(found.scope)
-    return {**write(tx, found, newest, handle, [("w", found.size, data)]), "offset": found.size}
+    return {**_append(tx, found, newest, handle, data), "offset": found.size}
+
+
+def _append(tx: Tx, node: Node, last: versions.Newest, handle: int | None, data: bytes) -> dict[str, Any]:
+    done = write(tx, node, last, handle, [("w", node.size, data)])
+    tx.known.appended(node, tx.now)
+    return done
 
 
 @command
@@ -83,10 +121,12 @@ def write_path(
     if found is None:
         found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, bits, shared=shared)
     tx.visible.require(found.scope, where)
-    edits: list[Edit] = [("w", found.size, data)] if mode == "append" else [("t", 0), ("w", 0, data)]
     if sources:
         scoping.taint(tx, found, origin_of(sources))
-    return {"node": found.id, "new": new, **write(tx, *versions.to_write(tx, found.id), handle, edits)}
+    as_it_is = versions.to_write(tx, found.id)
+    if mode == "append":
+        return {"node": found.id, "new": new, **_append(tx, *as_it_is, handle, data)}
+    return {"node": found.id, "new": new, **write(tx, *as_it_is, handle, [("t", 0), ("w", 0, data)])}
 
 
 @command
@@ -182,6 +222,9 @@ def write(
     """Apply edits to a file the asker may change; keep the version ``last`` that they supersede."""
     if node.kind is not Kind.FILE:
         raise IsDirectory()
+    appends = content.only_appends(node.size, edits)
+    if not appends:
+        tx.known.written(node)
     inline, document = last.inline, node.document
     if document is None:
         after = _lay(tx, node, last, edits)
@@ -189,8 +232,11 @@ def write(
         _charge(tx, node, after.size)
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
+    if not edits:
+        _stamp(tx, node, last, content.Applied(node.size, inline, last.body), handle, mtime)
+        return {"size": node.size, "version": None, "seq": tx.log("attributes", node, paths.join(tx.parts_of(node)))}
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
-    if versions.amendable(tx, document, last, handle, node, appends=content.only_appends(node.size, edits)):
+    if versions.amendable(tx, document, last, handle, node, appends=appends):
         amend, before = versions.amend_for(tx, document, last, inline, edits)
     if not amend and versions.keep_for(tx, node, document, last, edits):
         before = inline

@@ -6,6 +6,7 @@ of these is right as long as no other connection writes, and is forgotten otherw
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import apsw
@@ -21,6 +22,7 @@ _DIRECTORIES = 50_000  # remembered ones
 _PLACES = 4096
 _QUEUED = 50_000
 _LEFT = 10_000
+_APPENDED, _APPENDS = 200, 500  # files, and of each the latest
 # Of all that changes nodes, whatever command does it: a directory that is not what it was. Its times are not kept.
 _WATCH = """
 create temp trigger directory_changes
@@ -33,7 +35,8 @@ create temp trigger directory_goes after delete on main.node when old.kind = 2
 
 class WriterMemo:
     """Scopes, the areas of API keys, directories and where they stand, what waits to be indexed, which names files have
-    left. The applier calls ``renew`` where others may have written, and ``forget`` after a rollback."""
+    left, what was appended. The applier calls ``renew`` where others may have written, and ``forget`` after a
+    rollback."""
 
     def __init__(self) -> None:
         self.scopes = Scopes()
@@ -48,6 +51,9 @@ class WriterMemo:
         self._placed: FIFO[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None, Origin], int] = FIFO(_PLACES)
         self._uniform: dict[tuple[bytes, ...], bool] = {}
         self._placed_by: Policy | None = None
+        # By node: when something was appended, and to which size. Kept through all else that is forgotten: where the
+        # file's times are those of the last one, nobody has done anything to it since.
+        self._appended: FIFO[int, deque[tuple[int, int]]] = FIFO(_APPENDED)
         self._left: set[tuple[int, bytes]] = set()
         self._left_since: int | None = None
 
@@ -115,6 +121,25 @@ class WriterMemo:
         self.queued.add(document)
         self.waiting += 1
         return True
+
+    def appended(self, node: Node, now: int) -> None:
+        """Bytes come behind those that a file has."""
+        appends = self._appended.get(node.id)
+        if appends is None or appends[-1][0] != node.ctime:  # else its times are those of the last one
+            appends = deque(maxlen=_APPENDS)
+            self._appended.put(node.id, appends)
+        appends.append((now, node.size))
+
+    def written(self, node: Node) -> None:
+        """A file's bytes change otherwise."""
+        self._appended.pop(node.id, None)
+
+    def size_before_appends(self, node: Node, since: int) -> int:
+        """The size that a file had before what has been appended to it after ``since``, as far as that is known."""
+        appends = self._appended.get(node.id)
+        if appends is None or appends[-1][0] != node.ctime:
+            return node.size
+        return next((size for at, size in appends if at > since), node.size)
 
     def left(self, parent: int, name: bytes) -> None:
         """A file leaves this name for another one."""
