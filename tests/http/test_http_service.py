@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from avmfs.errors import Busy
-from avmfs.http.doors import EACH, Caller, Doors
+from avmfs.http import identity
+from avmfs.http.doors import EACH, Caller, Doors, Unauthorized
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
@@ -138,6 +139,18 @@ def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
     assert web.call(token, "tags").status == 200
     assert web.ask("DELETE", "/session", token=token).status == 200
     assert web.call(token, "tags").status == 401
+
+
+def test_an_agent_that_signs_in_without_end_ends_its_own_sessions_alone() -> None:
+    sessions = identity.Sessions()
+    bobs, code = sessions.exchange(sessions.code(Caller("bob"))), sessions.code(Caller("bob"))
+    alices = [sessions.exchange(sessions.code(Caller("alice", operator=bool(n % 2)))) for n in range(identity.MOST)]
+    codes = [sessions.code(Caller("alice")) for _ in range(identity.MOST)]
+    assert sessions.caller(bobs) == Caller("bob")
+    assert sessions.caller(alices[0]) is None and sessions.caller(alices[-1]) is not None
+    assert sessions.caller(sessions.exchange(code)) == Caller("bob")
+    with pytest.raises(Unauthorized):
+        sessions.exchange(codes[0])
 
 
 def test_the_keys_and_sessions_of_one_agent_share_its_room_and_leave_others_theirs(web: Web) -> None:
