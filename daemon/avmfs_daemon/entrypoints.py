@@ -419,8 +419,8 @@ def run_http(spec: ChildSpec) -> None:
         server = Server(spec.listener, spec.settings.http, where, lambda: runtime.ask("status", {}))
 
         def admit(message: dict[str, Any]) -> None:
-            code = server.sessions.code(Caller(message["agent"], message["operator"]))
-            runtime.tell({"admitted": message["number"], "code": code})
+            caller = Caller(message["agent"], message["operator"], stranger=message["stranger"])
+            runtime.tell({"admitted": message["number"], "code": server.sessions.code(caller)})
 
         runtime.on_admit = admit
         runtime.on_stop = lambda message: server.stop()

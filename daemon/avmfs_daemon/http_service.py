@@ -75,7 +75,7 @@ class HttpService:
             return {"state": "starting", "problem": ""}
         order = next(self._numbers)
         self._pending[order] = (process, number)
-        told = {"number": order, "agent": asked["agent"], "operator": asked["operator"]}
+        told = {"number": order} | {name: asked[name] for name in ("agent", "operator", "stranger")}
         child.current.stream.tell({"admit": told})
         return None
 

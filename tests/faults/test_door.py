@@ -28,7 +28,7 @@ from avmfs import wire
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.log_lines import unexpected
 
 pytestmark = pytest.mark.mount
@@ -86,35 +86,6 @@ def raw(daemon: Daemon) -> socket.socket:
     sock.settimeout(LIMIT_S)
     sock.connect(str(daemon.run / "avm.sock"))
     return sock
-
-
-_AS = """
-import json, os, socket, sys, time
-from avmfs import wire
-from avmfs.errors import AvmError
-from avmfs.rpc.client import RemoteDoor
-sock, uid = sys.argv[1], int(sys.argv[2])
-os.setgroups([]); os.setgid(uid); os.setuid(uid)
-def said(do):
-    try:
-        return do()
-    except OSError as e:
-        return e.errno
-"""
-
-
-def as_user(daemon: Daemon, uid: int, code: str) -> Any:
-    """What a program of another user prints, from JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", _AS + code, str(daemon.run / "avm.sock"), str(uid)],
-        env=daemon.environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 # --- who
@@ -409,7 +380,7 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
             [
                 sys.executable,
                 "-c",
-                _AS + _CROWD.replace("300", str(300 // len(uids) + 5)),
+                AS_USER + _CROWD.replace("300", str(300 // len(uids) + 5)),
                 str(served.run / "avm.sock"),
                 str(uid),
             ],

@@ -15,7 +15,7 @@ import pytest
 from avmfs.errors import Busy
 from avmfs.http import identity
 from avmfs.http.doors import EACH, Caller, Doors, Unauthorized
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
 
@@ -112,6 +112,29 @@ def test_who_may_be_the_operator_no_more_is_none_by_any_open_way(root: Path) -> 
             assert web.call(token, "read", **asked).status == 403
             assert web.ask("GET", "/metrics", token=token).status == 403
             assert bob.call("read", path="/private/own.md")["data"] == b"bob's"
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_session_of_another_user_s_operator_is_judged_as_that_user_s(root: Path) -> None:
+    """A name that the rules know no more needs the capability, unless it is of the daemon's own user."""
+    root.chmod(0o711)  # others reach what is below by name
+    daemon = started(root, SETTINGS + "uids: {54321: [bob]}\n")
+    try:
+        web = of(daemon)
+        with contextlib.closing(web.door("alice")) as alice, contextlib.closing(web.door("root", operator=True)) as own:
+            alice.call("write", path="/private/own.md", data=b"hers")
+            own.call("init_permissions", users={"bob": {"capabilities": ["write", "sudo"]}})
+            ask = "door = RemoteDoor(sock, 'bob', operator=True); print(json.dumps(door.call('sign_in')['code']))"
+            code = as_user(daemon, 54321, ask)
+            token = str(web.ask("POST", "/session", {"code": code}).json["result"]["token"])
+            trusted = web.token("root", operator=True)
+            asked = {"path": "/memory/private/alice/own.md"}
+            assert [web.call(each, "read", **asked).status for each in (token, trusted)] == [200, 200]
+            own.call("init_permissions", users={"carol": {}})  # and nobody else is named any more
+            assert [web.call(each, "read", **asked).status for each in (token, trusted)] == [403, 200]
     finally:
         daemon.command("stop")
         daemon.clean_up()
