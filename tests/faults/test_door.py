@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import apsw
 import pytest
 
 from avmfs import wire
-from avmfs.errors import AvmError, Busy, Invalid, StoreFailed
+from avmfs.errors import AvmError, Busy, Invalid, NotSupported, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
 from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
@@ -405,6 +406,22 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
 
 
 @pytest.mark.logs("door: an answer cannot be sent: ")
+def test_what_the_supervisor_is_asked_can_be_asked_without_end(served: Daemon) -> None:
+    """Its loop is everybody's: it hangs up on a child that floods it, and the door is every client's."""
+    pid, until = served.family()["door"], time.monotonic() + 3
+
+    def ask(number: int) -> None:
+        with contextlib.closing(door(served)) as client:
+            while time.monotonic() < until:
+                with pytest.raises(NotSupported, match="no HTTP service"):
+                    client.call("sign_in")
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(ask, range(16)))
+    answers(served)
+    assert served.family()["door"] == pid
+
+
 def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_on(daemon: Daemon) -> None:
     """Of a store that has what is refused by now."""
     daemon.mounts()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from avmfs_config import default_settings
-from avmfs_daemon import control, runtime, status_text
+from avmfs_daemon import child_runtime, control, runtime, status_text
 from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
@@ -20,6 +23,7 @@ from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.supervisor import Supervisor
 
 from avmfs import wire
+from avmfs.errors import Busy
 
 
 def test_rules_survive_the_pipe() -> None:
@@ -170,3 +174,33 @@ def test_what_a_predecessor_says_last_does_not_stand_for_its_successor() -> None
     for process, state in ((now, "failed: others can read the key"), (before, "on")):
         Supervisor._heard(supervisor, keeper, process, {"figures": {"state": state}, "of": "gossip"})
     assert supervisor._figures == {"gossip": {"state": "failed: others can read the key"}}
+
+
+def test_many_that_ask_the_supervisor_are_few_questions() -> None:
+    """Those of a kind come one after the other; what has no arguments is answered once for all who ask meanwhile."""
+    asked: list[tuple[float, dict[str, Any]]] = []
+
+    def tell(message: dict[str, Any]) -> None:
+        asked.append((time.monotonic(), message))
+        questions.answered({"answer": message["ask"], "value": [message["do"], message["arguments"], len(asked)]})
+
+    questions = child_runtime.Questions(tell)
+    with ThreadPoolExecutor(20) as pool:
+        began = time.monotonic()
+        states = list(pool.map(lambda _: questions.ask("status", {}), range(200)))
+        assert len(asked) <= (time.monotonic() - began) / child_runtime.APART_S + 1
+        assert {*map(str, states)} == {f"['status', {{}}, {n + 1}]" for n in range(len(asked))}
+        asked.clear()
+        signed = list(pool.map(lambda n: questions.ask("sign_in", {"agent": n}), range(20)))
+        assert [each[1] for each in signed] == [{"agent": n} for n in range(20)] and len(asked) == 20
+        moments = [at for at, _ in asked]
+        assert min(b - a for a, b in pairwise(moments)) >= child_runtime.APART_S
+
+
+def test_a_supervisor_that_does_not_answer_keeps_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_runtime, "ASK_S", 0.2)
+    questions = child_runtime.Questions(lambda message: None)
+    with ThreadPoolExecutor(4) as pool:
+        for waiting in [pool.submit(questions.ask, "status", {}) for _ in range(4)]:
+            with pytest.raises(Busy):
+                waiting.result(300)
