@@ -7,13 +7,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 from avmfs_config import find_paths
 from avmfs_config.http import HttpSettings
 
-from avmfs.http import events, rest, service
+from avmfs.http import events, identity, page, rest, service, values
 from avmfs.http.doors import Caller
 from avmfs.http.service import Server
 from tests.faults.daemons import LIMIT_S, SOON_S, wait
@@ -121,3 +123,39 @@ def test_a_client_that_takes_an_answer_slowly_has_it_whole(
                 time.sleep(0.2)
         head, _, body = bytes(got).partition(b"\r\n\r\n")
         assert f"content-length: {len(body)}".encode() in head and len(body) > 90_000
+
+
+@pytest.mark.parametrize("what", ["a body", "events", "a page"])
+def test_what_takes_long_of_one_keeps_nobody_else_waiting(
+    here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    web, server = here
+    module, name = {"a body": (values, "arguments"), "events": (values, "json_text"), "a page": (page, "page")}[what]
+    begun, go, does = threading.Event(), threading.Event(), getattr(module, name)
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        begun.set()
+        assert go.wait(LIMIT_S)
+        return does(*given, **more)
+
+    token = token_of(server, "alice")
+    with contextlib.closing(web.door("alice")) as door:
+        door.call("write", path="/private/told.md", data=b"x")
+    cookie = f"{identity.cookie_name(web.port)}={token}" if what == "a page" else ""
+    monkeypatch.setattr(module, name, slowly)
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(web.connection()) as other:
+        try:
+            if what == "a body":
+                waiting = pool.submit(web.call, token, "tags")
+            elif what == "a page":
+                waiting = pool.submit(web.ask, "GET", "/", cookie=cookie)
+            else:
+                other.request("GET", "/events?since=0", headers={"Authorization": f"Bearer {token}"})
+                waiting = pool.submit(other.getresponse)
+            assert begun.wait(LIMIT_S)
+            with contextlib.closing(HTTPConnection(web.host, web.port, timeout=SOON_S)) as healthy:
+                healthy.request("GET", "/health")
+                assert healthy.getresponse().status == 200
+        finally:
+            go.set()
+        assert waiting.result(LIMIT_S).status == 200

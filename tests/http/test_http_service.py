@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import time
+import tracemalloc
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from avmfs.errors import Busy
-from avmfs.http import identity
+from avmfs.http import identity, values
 from avmfs.http.doors import EACH, Caller, Doors, Unauthorized
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
@@ -272,6 +274,32 @@ def test_an_unknown_argument_is_named_whatever_its_name(web: Web) -> None:
 def test_text_with_many_commas_is_no_body_with_many_items(web: Web) -> None:
     got = web.call(web.token("alice"), "write", path="/private/commas.csv", data="1," * 300_000)
     assert got.status == 200, got
+
+
+@pytest.mark.parametrize(
+    ("body", "fits"),
+    [
+        (b'["' + b"," * (1 << 22) + b'"]', True),
+        (b'["' + b'\\\\\\",' * (1 << 20) + b'"]', True),
+        (b'["\\\\"' + b",1" * 300_000 + b"]", False),
+        (b'["",' * 150_000 + b"1" + b"]" * 150_000, False),
+        (b'["' + b'","' * (1 << 20) + b'"]', False),
+        (b'"' * (1 << 22) + b"," * 300_000, False),
+    ],
+)
+def test_the_items_of_a_body_are_counted_in_little_memory(body: bytes, fits: bool) -> None:
+    tracemalloc.start()
+    try:
+        if fits:
+            values._check_items(body)
+        else:
+            with pytest.raises(ValueError, match="items"):
+                values._check_items(body)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(body) + (32 << 20)
+    finally:
+        tracemalloc.stop()
+    if fits:
+        assert len(json.loads(body)) == 1
 
 
 def test_a_body_that_is_too_large_is_refused_announced_or_not(web: Web) -> None:
