@@ -151,7 +151,7 @@ class ChildRuntime:
             if "stop" in message:
                 self._stop(message)
             elif "rules" in message:
-                self.on_rules(message["rules"])
+                self.on_rules(message)
             elif "admit" in message:
                 self.on_admit(message["admit"])
             elif "answer" in message:

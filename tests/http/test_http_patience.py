@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
 
@@ -139,6 +139,7 @@ def test_what_takes_long_of_one_keeps_nobody_else_waiting(
         return does(*given, **more)
 
     token = token_of(server, "alice")
+    waiting: Future[Any]
     with contextlib.closing(web.door("alice")) as door:
         door.call("write", path="/private/told.md", data=b"x")
     cookie = f"{identity.cookie_name(web.port)}={token}" if what == "a page" else ""

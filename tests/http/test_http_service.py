@@ -397,6 +397,18 @@ def test_a_reload_starts_moves_and_stops_it(root: Path) -> None:
         daemon.clean_up()
 
 
+def test_a_changed_form_of_the_log_reaches_the_service(root: Path) -> None:
+    daemon = started(root)
+    try:
+        before = daemon.status()["http"]["pid"]
+        daemon.settings(SETTINGS + "log: {format: json}\n")
+        daemon.command("reload")
+        wait(lambda: daemon.status()["http"]["pid"] != before and daemon.status()["http"]["state"] == "ready")
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
 def test_an_address_in_use_is_told_and_the_daemon_serves_on(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         daemon = Daemon(root)
@@ -407,6 +419,10 @@ def test_an_address_in_use_is_told_and_the_daemon_serves_on(root: Path) -> None:
             said = daemon.status()["http"]
             assert said["state"] == "failed" and "Address already in use" in said["error"]
             assert "Address already in use" in daemon.command("status", expect=0)
+            taken.close()
+            wait(lambda: daemon.status()["http"]["state"] == "ready")  # it is tried again
+            assert "error" not in daemon.status()["http"] and of(daemon).ask("GET", "/health").status == 200
+            assert daemon.log().count("Address already in use") == 2  # when it was tried, and when all was ready
         finally:
             daemon.command("stop")
             daemon.clean_up()

@@ -6,7 +6,9 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +16,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from avmfs_config import default_settings
+from avmfs_config import Settings, default_settings
 from avmfs_daemon import child_runtime, control, runtime, status_text
 from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.supervisor import Supervisor
+from avmfs_daemon.writer_rules import WriterRules
 
 from avmfs import wire
 from avmfs.errors import Busy
@@ -32,6 +35,64 @@ def test_rules_survive_the_pipe() -> None:
     assert policy.digest == rules_from(rules_message(settings))[0].digest
     assert [rule.pattern for rule in policy.rules] == [rule.pattern for rule in settings.permissions]
     assert index.ignore == settings.search.ignore
+
+
+class Hung:
+    """A writer of which nothing is heard, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.child = Child("writer", "writer")
+        self.child.current = Mock()
+        self.sent: list[dict[str, Any]] = []
+        self.child.current.stream.tell = self.sent.append
+        self.rules = WriterRules(self.child)
+
+    def change(self, before: Settings, settings: Settings, *heard: dict[str, Any]) -> str:
+        def turn_until(condition: Callable[[], bool], limit_s: float) -> bool:
+            for each in heard:
+                self.rules.heard(each)
+            return condition()
+
+        return self.rules.change(before, settings, turn_until)
+
+
+OLD = default_settings()
+NEW = replace(OLD, default_access="none")
+
+
+def test_a_writer_that_says_nothing_has_not_taken_the_rules_and_is_sent_those_of_before() -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)
+    assert "not confirmed" in writer.change(OLD, NEW) and writer.rules.problem
+    assert [each["rules"] for each in writer.sent] == [rules_message(NEW), rules_message(OLD)]
+    writer.rules.heard({"rules": 1})  # late
+    assert writer.rules.problem
+    writer.rules.heard({"rules": 2})
+    assert not writer.rules.problem
+    assert writer.change(OLD, NEW, {"rules": 3}) == "" and not writer.rules.problem
+
+
+def test_a_late_refusal_is_told_until_the_rules_are_in_force(caplog: pytest.LogCaptureFixture) -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)
+    assert writer.change(OLD, NEW)
+    writer.rules.heard({"rules": 1})
+    writer.rules.heard({"rules": 2, "refused": "the disk is full"})
+    assert "the disk is full" in writer.rules.problem and "the disk is full" in caplog.text
+    assert writer.change(OLD, OLD, {"rules": 3}) == ""  # though the configuration is the same
+    assert writer.sent[-1]["rules"] == rules_message(OLD) and not writer.rules.problem
+    assert writer.change(OLD, OLD) == "" and len(writer.sent) == 3
+
+
+def test_a_writer_that_starts_has_the_rules_that_it_begins_with() -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)  # before the reload
+    assert writer.change(OLD, NEW, {"ready": True}, {"rules": 2}) == ""
+    assert [each["rules"] for each in writer.sent] == [rules_message(NEW)] * 2  # it may not have heard the first time
+    writer.rules.begin(OLD)  # begun meanwhile
+    assert writer.change(NEW, OLD, {"ready": True}) == ""
+    writer.child.current = None
+    assert writer.change(OLD, NEW) == "" and not writer.rules.problem
 
 
 def pair() -> tuple[FramedStream, socket.socket]:
