@@ -76,12 +76,13 @@ ROUTES = ("", "cli", "daemon", "http", "live", "mcp", "mount", "python")
 class Principal:
     """Who asks. The operator sees and may change everything; a caller must ask to be one. ``key``: the API key that
     was shown, which can only narrow. ``route`` is for the audit alone: whoever asks is the same by every door, so what
-    is remembered of a principal holds for all of them."""
+    is remembered of a principal holds for all of them. ``stranger``: asks as another Unix user than the store's."""
 
     name: str
     operator: bool = False
     key: Key | None = None
     route: str = field(default="", compare=False)
+    stranger: bool = field(default=False, compare=False)
 
     @property
     def nameless(self) -> bool:

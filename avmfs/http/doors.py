@@ -28,11 +28,13 @@ class Unauthorized(Denied):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """As whom the door is asked: an agent, perhaps as the operator, or whose ``key`` that is (``agent`` None then)."""
+    """As whom the door is asked: an agent, perhaps as the operator, or whose ``key`` that is (``agent`` None then).
+    ``stranger``: another Unix user than the daemon's has signed in."""
 
     agent: str | None
     operator: bool = False
     key: str = field(default="", repr=False)
+    stranger: bool = False
 
 
 NOBODY: Final = Caller("")
@@ -162,7 +164,13 @@ class Doors:
     def _open(self, caller: Caller) -> RemoteDoor:
         try:
             return RemoteDoor(
-                self._address, caller.agent, operator=caller.operator, key=caller.key, route="http", timeout_s=120
+                self._address,
+                caller.agent,
+                operator=caller.operator,
+                timeout_s=120,
+                key=caller.key,
+                route="http",
+                stranger=caller.stranger,
             )
         except Denied as e:
             if caller.key:

@@ -99,8 +99,7 @@ class _Stream(Response):
         before = self._since
         found = await self._ask("recent", path="/", since=str(before), limit=FOUND, pattern=self._pattern)
         self._since = int(found["seq"])
-        told = [_event("change", each) for each in reversed(found["changes"])]
-        told += [_event("more", {})] if found["more"] else []
+        told = [await self._service.in_thread(lambda: _changes(found))]
         if self._unread not in (None, self._at["unread"]):
             told.append(_event("mail", await self._ask("unread")))
         self._unread = self._at["unread"]
@@ -124,6 +123,11 @@ class _Stream(Response):
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
         with anyio.fail_after(SEND_S):
             await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _changes(found: dict[str, Any]) -> bytes:
+    told = [_event("change", each) for each in reversed(found["changes"])]
+    return b"".join(told + ([_event("more", {})] if found["more"] else []))
 
 
 def _event(name: str, data: Any) -> bytes:

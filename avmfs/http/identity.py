@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -64,8 +65,9 @@ class Sessions:
         with self._mutex:
             for old in [each for each, (_, until) in among.items() if until < now]:
                 del among[old]
-            while len(among) >= MOST:
-                del among[next(iter(among))]
+            if len(among) >= MOST:  # the oldest of the agent that has the most
+                [(most, _)] = Counter(each.agent for each, _ in among.values()).most_common(1)
+                del among[next(hashed for hashed, (each, _) in among.items() if each.agent == most)]
             among[_hashed(secret)] = (caller, now + for_s)
         return secret
 

@@ -69,7 +69,7 @@ class _Visits:
             status = 200
         except AvmError as e:
             (title, body), status = pages.refused(e), values.status_of(e)
-        return page(title, body, caller, banners[-1], request.url.path, status)
+        return await self._service.in_thread(lambda: page(title, body, caller, banners[-1], request.url.path, status))
 
     async def draw(self, request: Request) -> Response:
         """The links below a directory, as a picture."""

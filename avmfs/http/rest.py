@@ -80,7 +80,8 @@ def routes(service: Service) -> list[Route]:
                 raise NotFound(f"there is no method {name!r}: see /openapi.json")
             if not packed and _kind(request) != values.JSON and request.headers.get("content-length", "0") != "0":
                 raise Invalid(f"content-type: expected {values.JSON} or {values.MSGPACK}")  # no form can send these
-            given = values.arguments(await body_of(request), packed, openapi.binary(name))
+            body = await body_of(request)
+            given = await service.in_thread(lambda: values.arguments(body, packed, openapi.binary(name)))
             result, urgent = await service.ask(request, caller, name, given)
             return await service.in_thread(lambda: values.answer(result, urgent, packed))
         except AvmError as e:

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 CLIENTS: Final = 256
 HEAD_S: Final = 10.0  # for a request's head to come, and between two requests
+TAKEN: Final = 64 * 1024  # bytes of an answer that a client takes within events.SEND_S, unless it has them all
 STOP_S: Final = 2  # for answers under way
 HEALTH_S: Final = 1.0  # that one look at the door is good for
 _POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -197,9 +198,10 @@ class _Guarded:
 
 
 class _Patient(H11Protocol):
-    """uvicorn's, which lets a client take its time for the head of a request."""
+    """uvicorn's, which lets a client take its time for the head of a request, and for taking the answer."""
 
     _late: asyncio.TimerHandle | None = None
+    _slow: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -210,9 +212,19 @@ class _Patient(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._late is not None:
-            self._late.cancel()
+        for timer in (self._late, self._slow):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_taking()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._slow is not None:
+            self._slow.cancel()
 
     def _await_head(self) -> None:
         if self._late is not None:
@@ -221,4 +233,17 @@ class _Patient(H11Protocol):
 
     def _end_if_none(self, before: Any) -> None:
         if self.cycle is before:
-            self.transport.close()
+            self.transport.close()  # which waits until the client has taken what is left
+            self._await_taking()
+
+    def _await_taking(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+        left = self.transport.get_write_buffer_size()
+        self._slow = self.loop.call_later(events.SEND_S, self._end_if_not_taken, left)
+
+    def _end_if_not_taken(self, before: int) -> None:
+        if before - self.transport.get_write_buffer_size() < TAKEN:
+            self.transport.abort()
+        else:
+            self._await_taking()

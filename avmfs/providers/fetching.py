@@ -97,6 +97,13 @@ class Source:
             return self._handler
 
 
+class _Read:
+    """One that is under way. ``old``, under ``storing``: the source has taken something else since it began."""
+
+    def __init__(self, parts: tuple[bytes, ...]) -> None:
+        self.parts, self.old, self.storing = parts, False, threading.Lock()
+
+
 class Fetcher:
     """See the module. ``environ`` is where ``${NAME}`` of the configuration comes from."""
 
@@ -111,6 +118,7 @@ class Fetcher:
         self._store, self._clock = store, clock
         self._sources = [Source(each, environ, allowed) for each in providers]
         self._flights: dict[tuple[str, tuple[bytes, ...]], threading.Event] = {}
+        self._reads: set[_Read] = set()
         self._mutex = threading.Lock()
 
     def close(self) -> None:
@@ -168,7 +176,33 @@ class Fetcher:
 
     def _fetch(self, parts: tuple[bytes, ...], written: bytes | None = None, by: By = ("", "")) -> None:
         """``written``: what ``by`` has just given the source; the version is theirs where that is what it has now."""
-        source = self._source(parts)
+        source, old = self._source(parts), True
+        while old:
+            read = _Read(parts)
+            with self._mutex:
+                self._reads.add(read)
+            try:
+                command, found = self._read(source, parts, written, by)
+                with read.storing:
+                    old = read.old
+                    if not old:
+                        self._submit(command, path=[*parts], source=_shown(source.provider), **found)
+            finally:
+                with self._mutex:
+                    self._reads.discard(read)
+
+    def _overtake(self, parts: tuple[bytes, ...]) -> None:
+        """The source has taken something: what is being read there may be what it had before."""
+        with self._mutex:
+            reads = [read for read in self._reads if read.parts == parts]
+        for read in reads:
+            with read.storing:
+                read.old = True
+
+    def _read(
+        self, source: Source, parts: tuple[bytes, ...], written: bytes | None, by: By
+    ) -> tuple[str, dict[str, Any]]:
+        """The command that keeps what the source has now, or why it does not say."""
         provider, context = source.provider, source.context(parts)
         gone = False
         try:
@@ -180,8 +214,7 @@ class Fetcher:
                 raise TooBig(f"more than {provider.max_bytes} bytes")
             gone, error = data is None, GONE
         except IsADirectoryError:
-            self._submit("mirror_names", path=[*parts], names=None, source=_shown(provider), until=0)
-            return
+            return "mirror_names", {"names": None, "until": 0}
         except FileNotFoundError:
             data, gone, error = None, True, GONE
         except Exception as e:  # of code that is not ours: readers are told, and it is in the log
@@ -189,18 +222,14 @@ class Fetcher:
             log.info("%s: %s", context.path, error)
         if data is None:
             until = self._clock() + int(min(RETRY_S, max(source.ttl_s, 1.0)) * SECOND)
-            self._submit("mirror_failed", path=[*parts], source=_shown(provider), until=until, error=error, gone=gone)
-            return
-        self._submit(
-            "mirror",
-            path=[*parts],
-            data=bytes(data),
-            source=_shown(provider),
-            until=self._clock() + int(source.ttl_s * SECOND),
-            searched=provider.search,
-            history=provider.history,
-            by=[*by] if data == written else [],
-        )
+            return "mirror_failed", {"until": until, "error": error, "gone": gone}
+        return "mirror", {
+            "data": bytes(data),
+            "until": self._clock() + int(source.ttl_s * SECOND),
+            "searched": provider.search,
+            "history": provider.history,
+            "by": [*by] if data == written else [],
+        }
 
     def _names(self, parts: tuple[bytes, ...]) -> None:
         """Of a live directory: what patterns, their ``values`` and handlers' lists say is in it."""
@@ -251,7 +280,9 @@ class Fetcher:
 
     def _write(self, parts: tuple[bytes, ...], data: bytes, by: By) -> None:
         source = self._source(parts)
-        context = source.context(parts)
+        context, most = source.context(parts), source.provider.max_bytes
+        if len(data) > most:
+            raise TooBig(f"the source takes {most} bytes (max_bytes)")
         try:
             source.call(context, lambda handler: handler.write(context.path, data, context))
         except Exception as e:  # as in _fetch
@@ -262,6 +293,7 @@ class Fetcher:
                     "mirror_failed", path=[*parts], source=_shown(source.provider), until=0, error=GONE, gone=True
                 )
             raise _refusal(e, context) from None
+        self._overtake(parts)
         self._fetch(parts, data, by)
 
     def _submit(self, command: str, **arguments: Any) -> None:

@@ -45,9 +45,13 @@ class FileHandler(BaseHandler):
     def write(self, path: str, data: bytes, context: Context) -> None:
         with self._directory(context) as (directory, name):
             new = f".{secrets.token_hex(8)}.new"
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
+            before = _file(name, directory)
+            mode = 0o644 if before is None else 0o600  # until it is known whose it is
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
             try:
                 with open(descriptor, "wb") as file:
+                    if before is not None:
+                        _open_as(before, descriptor)
                     file.write(data)
                     file.flush()
                     os.fsync(descriptor)
@@ -98,3 +102,23 @@ class FileHandler(BaseHandler):
                 yield descriptor, directory, name
             finally:
                 os.close(descriptor)
+
+
+def _file(name: str, directory: int) -> os.stat_result | None:
+    """The regular file of that name; None where there is none."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _open_as(before: os.stat_result, descriptor: int) -> None:
+    """Whose the file was, and to whom it was open. Where it cannot be its owner's, another group is not the one that
+    it was open to."""
+    mode = before.st_mode & 0o777
+    try:
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    except PermissionError:
+        mode = mode & 0o707 | (mode & 0o007) << 3
+    os.fchmod(descriptor, mode)

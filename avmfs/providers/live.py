@@ -32,6 +32,7 @@ from avmfs.store.store import Store
 
 SOCKET: Final = "live.sock"
 LATE_S: Final = 5.0  # that an answer may be late beyond the time of the provider
+TIMES: Final = 4  # that time: a write and the fetch after it, each of which may have to wait for a place first
 CLIENTS: Final = 512
 
 
@@ -192,7 +193,7 @@ class RemoteAsker:
 
     def __init__(self, path: Path, providers: tuple[Provider, ...]) -> None:
         self._path = path
-        self._limit = max((each.timeout_s for each in providers), default=0.0) + LATE_S
+        self._limit = max((each.timeout_s for each in providers), default=0.0) * TIMES + LATE_S
 
     def ask(
         self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")

@@ -46,6 +46,7 @@ class RemoteDoor:
         timeout_s: float = 120.0,
         key: str = "",
         route: str = "",
+        stranger: bool = False,
     ) -> None:
         self.urgent = ""
         self._mutex = threading.Lock()
@@ -56,7 +57,8 @@ class RemoteDoor:
             _connect(self._sock, os.fspath(address))
             with contextlib.suppress(BrokenPipeError):  # turned away already: what comes next is why
                 greeting = {"v": wire.PROTOCOL, "agent": agent, "operator": operator, "route": route}
-                wire.send(self._sock, {**greeting, "key": key} if key else greeting)
+                greeting |= ({"key": key} if key else {}) | ({"stranger": True} if stranger else {})
+                wire.send(self._sock, greeting)
             reply = wire.receive(self._sock)
         except (OSError, EOFError) as e:
             self._sock.close()

@@ -107,6 +107,7 @@ def warmup(memory: Memory) -> dict[str, Any]:
     """Wait until the model is there and has embedded a word; one that could not be loaded is tried again at once.
     {"model", "dimension"}. Raises StoreFailed with the reason when there is none, Busy when it takes longer than
     WARMUP_S."""
+    memory.who.require("search")
     host = memory.around.host
     state = host("warmup", {})["embedding"] if host is not None else {}
     deadline = time.monotonic() + WARMUP_S

@@ -27,21 +27,21 @@ def by_key(memory: Memory, key: str, agent: str | None, operator: bool, route: s
     return replace(who, route=route)
 
 
-def require_valid(memory: Memory, *, trusted: bool) -> None:
+def require_valid(memory: Memory) -> None:
     """Raises Denied once the key of a connection has expired or was revoked, and once its operator may be none any more
     (see require_sudo)."""
     if memory.who.operator:
-        require_sudo(memory, trusted=trusted)
+        require_sudo(memory)
     elif memory.who.key is not None:
         with memory.reading():
             pass
 
 
-def require_sudo(memory: Memory, *, trusted: bool) -> None:
+def require_sudo(memory: Memory) -> None:
     """Check that this agent may be the operator. One that the configuration names needs the capability for it. Of
-    others, somebody with the store's own uid (``trusted``) could read the file itself, and may. Raises Denied."""
+    others, somebody with the store's own uid could read the file itself, and may; no stranger. Raises Denied."""
     name = memory.who.name
     with memory.reading() as reader:
         policy = reader.people.policy()
-    if "sudo" not in policy.person(name).capabilities and (name in policy.people or not trusted):
+    if "sudo" not in policy.person(name).capabilities and (name in policy.people or memory.who.stranger):
         raise Denied(f"{name} may not be the operator: it lacks the capability 'sudo' (agents in config.yaml)")

@@ -79,7 +79,7 @@ class LocalDoor:
         self.agent = self._memory.who.name
 
     def call(self, method: str, /, **arguments: Any) -> Any:
-        identity.require_valid(self._memory, trusted=True)
+        identity.require_valid(self._memory)
         if method in _NEED_VECTORS and self._embedder is not None:
             with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
                 embed_pending(self._store, self._embedder, self._embedder.model_id)
@@ -100,5 +100,5 @@ def _identified(around: Services, agent: str | None, operator: bool, key: str, r
         return identity.by_key(Memory(around, identity.NOBODY), key, agent, operator, route)
     who = Principal(agent or "", operator, route=route)
     if operator:
-        identity.require_sudo(Memory(around, who), trusted=True)
+        identity.require_sudo(Memory(around, who))
     return who

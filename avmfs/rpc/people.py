@@ -217,7 +217,8 @@ def sign_in(memory: Memory, start: bool = False) -> dict[str, Any]:
     if start:
         memory.who.require_operator("only an operator starts the HTTP service")
     host = memory.around.host
-    asked = {"agent": memory.who.name, "operator": memory.who.operator, "start": start}
+    who = memory.who
+    asked = {"agent": who.name, "operator": who.operator, "stranger": who.stranger, "start": start}
     found = host("sign_in", asked) if host is not None else {}
     if found.get("state") == "ready":
         return {"url": found["url"], "code": found["code"], "agent": asked["agent"], "operator": asked["operator"]}

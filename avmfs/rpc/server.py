@@ -7,9 +7,9 @@ capped, clients are counted per uid, silent ones are dropped, long work takes tu
 exhaust the door for the others.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator", "route"}, and "key" where one is shown (then
-"agent" may be None; "" is nobody in particular) -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id",
-"method", "arguments"} -> {"id", "error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown
-apart from every result.
+"agent" may be None; "" is nobody in particular); "stranger": true of one who asks for another Unix user, as the HTTP
+service does -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id", "method", "arguments"} -> {"id",
+"error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown apart from every result.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ class _Door:
         with contextlib.ExitStack() as while_here:
             if presence is not None and who.name:
                 while_here.enter_context(presence.entered(who.name, who.route or "door", memory.now()))
-            self._converse(client, memory, trusted=uid in (os.geteuid(), 0))
+            self._converse(client, memory)
 
-    def _converse(self, client: socket.socket, memory: Memory, *, trusted: bool) -> None:
+    def _converse(self, client: socket.socket, memory: Memory) -> None:
         who = memory.who
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
@@ -159,7 +159,7 @@ class _Door:
             with self._mutex:
                 self._owed[client] = call
             try:
-                answer = self._answer(memory, request, trusted)
+                answer = self._answer(memory, request)
             finally:
                 calls.working.call = None
                 call.done()
@@ -187,14 +187,14 @@ class _Door:
         own = uid in (os.geteuid(), 0)
         if not own and agent not in self._settings.uids.get(uid, ()):
             raise Denied(f"uid {uid} may not speak for {agent!r}: see `uids` in config.yaml")
-        who = Principal(agent, operator, route=route)
+        who = Principal(agent, operator, route=route, stranger=not own or greeting.get("stranger") is True)
         if operator:
-            identity.require_sudo(self._open_for(who), trusted=own)
+            identity.require_sudo(self._open_for(who))
         return who
 
-    def _answer(self, memory: Memory, request: dict[str, Any], trusted: bool) -> dict[str, Any]:
+    def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
-        answer = self._answered(memory, request, trusted)
+        answer = self._answered(memory, request)
         name = request.get("method")
         if (took := self._took.get(name) if isinstance(name, str) else None) is None:
             known = str(name) if name in methods.names() else "unknown"  # what a client makes up is no series
@@ -207,7 +207,7 @@ class _Door:
             metrics.counter("avm_door_errors_total", code=code).add()
         return answer
 
-    def _answered(self, memory: Memory, request: dict[str, Any], trusted: bool) -> dict[str, Any]:
+    def _answered(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
         name, arguments = request.get("method"), request.get("arguments", {})
         try:
             if (
@@ -216,7 +216,7 @@ class _Door:
                 or not all(isinstance(key, str) for key in arguments)
             ):
                 raise Invalid("a request has a method and named arguments")
-            identity.require_valid(memory, trusted=trusted)
+            identity.require_valid(memory)
             result = methods.call(memory, name, arguments)
             return {"error": None, "result": result, "urgent": methods.urgent(memory) if name != "urgent" else ""}
         except AvmError as e:

@@ -291,3 +291,7 @@ class Settings:
         processes."""
         http = HttpSettings(metrics=self.http.metrics)
         return replace(self, permissions=(), default_access="ro", agents={}, http=http, trust=())
+
+    def of_writer(self) -> tuple[object, ...]:
+        """What the writer reads when it starts, and no rule is made of."""
+        return self.store, self.log, self.http.metrics

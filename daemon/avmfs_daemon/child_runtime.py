@@ -16,7 +16,9 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +36,63 @@ log = logging.getLogger(__name__)
 MESSAGE_LIMIT: Final = 4 * 1024 * 1024
 GRACE_S: Final = 3.0
 ASK_S: Final = 10.0
+APART_S: Final = 0.05  # between two questions of a kind: the supervisor's loop is everybody's
+
+
+@dataclass
+class _Kind:
+    """Of questions. ``answer``: the last one, which came ``at``."""
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    at: float = 0.0
+    answer: dict[str, Any] = field(default_factory=dict)
+
+
+class Questions:
+    """What clients have this process ask the supervisor, however many they are: of each kind one at a time, APART_S
+    apart. The answer to one without arguments is as long everybody's."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
+        self._numbers = itertools.count(1)
+        self._kinds: dict[str, _Kind] = {}
+        self._answers: dict[int, dict[str, Any] | None] = {}
+        self._answered = threading.Condition()
+
+    def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Raises Busy without an answer in time, Invalid for a refusal."""
+        kind = self._kinds.setdefault(operation, _Kind())
+        if not kind.turn.acquire(timeout=ASK_S):
+            raise Busy("too many ask the daemon: ask later")
+        try:
+            rest = kind.at + APART_S - time.monotonic()
+            if arguments or rest <= 0.0:
+                time.sleep(max(0.0, rest))
+                kind.answer, kind.at = self._asked(operation, arguments), time.monotonic()
+            answer = kind.answer
+        finally:
+            kind.turn.release()
+        if "error" in answer:
+            raise Invalid(str(answer["error"]))
+        return answer.get("value")
+
+    def answered(self, message: dict[str, Any]) -> None:
+        with self._answered:
+            if message["answer"] in self._answers:
+                self._answers[message["answer"]] = message
+                self._answered.notify_all()
+
+    def _asked(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        with self._answered:
+            self._answers[number] = None
+        self._tell({"ask": number, "do": operation, "arguments": arguments})
+        with self._answered:
+            self._answered.wait_for(lambda: self._answers[number] is not None, ASK_S)
+            answer = self._answers.pop(number)
+        if answer is None:
+            raise Busy("the daemon does not answer")
+        return answer
 
 
 class ChildRuntime:
@@ -42,9 +101,8 @@ class ChildRuntime:
     def __init__(self, spec: ChildSpec) -> None:
         self._control = spec.control
         self._sending = threading.Lock()
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, dict[str, Any] | None] = {}
-        self._answered = threading.Condition()
+        self._questions = Questions(self.tell)
+        self.ask = self._questions.ask  # the supervisor
         self._over = threading.Event()
         self._wake, self._signalled = socket.socketpair()
         self.on_stop: Callable[[dict[str, Any]], None] = lambda message: os._exit(0)
@@ -65,21 +123,6 @@ class ChildRuntime:
     def figures(self, of: str, said: dict[str, Any]) -> None:
         """What `status` shows of a part of the daemon."""
         self.tell({"figures": said, "of": of})
-
-    def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """Put a question to the supervisor. Raises Busy without an answer in time, Invalid for a refusal."""
-        number = next(self._numbers)
-        with self._answered:
-            self._answers[number] = None
-        self.tell({"ask": number, "do": operation, "arguments": arguments})
-        with self._answered:
-            self._answered.wait_for(lambda: self._answers[number] is not None, ASK_S)
-            answer = self._answers.pop(number)
-        if answer is None:
-            raise Busy("the daemon does not answer")
-        if "error" in answer:
-            raise Invalid(str(answer["error"]))
-        return answer.get("value")
 
     def begin(self) -> None:
         self._signalled.setblocking(False)
@@ -108,14 +151,11 @@ class ChildRuntime:
             if "stop" in message:
                 self._stop(message)
             elif "rules" in message:
-                self.on_rules(message["rules"])
+                self.on_rules(message)
             elif "admit" in message:
                 self.on_admit(message["admit"])
             elif "answer" in message:
-                with self._answered:
-                    if message["answer"] in self._answers:
-                        self._answers[message["answer"]] = message
-                        self._answered.notify_all()
+                self._questions.answered(message)
 
     def _stop(self, message: dict[str, Any]) -> None:
         try:

@@ -87,7 +87,8 @@ class Children:
         """
         if child.kind == "writer":
             if child.current is not None:
-                child.current.kill()
+                child.change("restarting")
+                self._retire(child.current, detached=False)
             return
         if child.current is not None and child.fd_entry is not None and child.current.fd_entry == child.fd_entry:
             if child.resumes or child.current.ready_at is None:

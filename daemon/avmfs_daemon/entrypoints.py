@@ -84,13 +84,14 @@ def run_writer(spec: ChildSpec) -> None:
             writer = Writer(spec.listener, spec.key, applier)
         ended = threading.Event()
 
-        def set_rules(message: dict[str, object]) -> None:
+        def set_rules(message: dict[str, Any]) -> None:
+            answer = {"rules": message["number"]}
             try:
-                applier.set_rules(*rules_from(message))
+                applier.set_rules(*rules_from(message["rules"]))
             except AvmError as e:  # the old ones are in force, and what frees space has to go on
-                runtime.tell({"done": "rules", "error": str(e)})
+                runtime.tell({**answer, "refused": str(e)})
             else:
-                runtime.tell({"done": "rules"})
+                runtime.tell(answer)
 
         def last_commit() -> None:
             writer.stop()
@@ -419,8 +420,8 @@ def run_http(spec: ChildSpec) -> None:
         server = Server(spec.listener, spec.settings.http, where, lambda: runtime.ask("status", {}))
 
         def admit(message: dict[str, Any]) -> None:
-            code = server.sessions.code(Caller(message["agent"], message["operator"]))
-            runtime.tell({"admitted": message["number"], "code": code})
+            caller = Caller(message["agent"], message["operator"], stranger=message["stranger"])
+            runtime.tell({"admitted": message["number"], "code": server.sessions.code(caller)})
 
         runtime.on_admit = admit
         runtime.on_stop = lambda message: server.stop()

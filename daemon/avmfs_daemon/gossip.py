@@ -22,6 +22,7 @@ from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 
+RETRY_S: Final = 5.0  # before it is begun again, where it could not be
 FORGOTTEN_NS: Final = 14 * 24 * 3600 * 10**9  # a host that has not been alive for so long
 
 
@@ -41,21 +42,33 @@ class Digests:
         self._report = report
         self._publisher = Publisher(store)
         self._gossip: Gossip | None = None
-        self._said: dict[str, Any] = {"state": "off"}
-        if settings.enabled:
-            try:
-                self._gossip = Gossip(settings, StoreKnowledge(store), self._alive, self._heard)
-            except OSError as e:  # AvmError is one: memory goes on without other hosts
-                log.error("gossip does not start: %s", e)
-                self._said = {"state": f"failed: {e}"}
-        self._heard(self._said if self._gossip is None else self._gossip.status())
+        self._problem = ""
+        self._next_try = 0.0
+        self._begin()
 
     def step(self) -> None:
         self._publisher.step()
+        if self._problem and time.monotonic() >= self._next_try:
+            self._begin()
 
     def close(self) -> None:
         if self._gossip is not None:
             self._gossip.close()
+
+    def _begin(self) -> None:
+        said, problem = {"state": "off"}, ""
+        if self._settings.enabled:
+            try:
+                self._gossip = Gossip(self._settings, StoreKnowledge(self._store), self._alive, self._heard)
+                said = self._gossip.status()
+            except OSError as e:  # AvmError is one: memory goes on without other hosts
+                said, problem = {"state": f"failed: {e}"}, str(e)
+        again, self._problem, self._next_try = problem == self._problem, problem, time.monotonic() + RETRY_S
+        if problem and again:
+            return
+        if problem:
+            log.error("gossip does not start: %s", problem)
+        self._heard(said)
 
     def _alive(self) -> None:
         """Say, now and then, that this host lives, and forget those that have not for long."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import socket
+import time
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 USUAL: Final = Endpoint("127.0.0.1", 7654)  # where it listens when somebody asks for it that no setting names
 BACKLOG: Final = 128
+RETRY_S: Final = 5.0  # before an address that could not be had is tried again
 PENDING: Final = 64  # codes that the process was asked for
 
 
@@ -38,6 +40,7 @@ class HttpService:
         self._pending: dict[int, tuple[ChildProcess, int]] = {}
         self.listener: socket.socket | None = None
         self.problem = ""
+        self.next_try = float("inf")  # to `follow` once more
 
     def wanted(self, settings: HttpSettings) -> HttpSettings:
         """As the configuration says, or as somebody has asked for it since the daemon began."""
@@ -49,8 +52,11 @@ class HttpService:
         settings, before = self.wanted(settings), self.settings
         self.settings = settings
         if settings.listen != self._bound or (settings.listen is not None and self.listener is None):
+            told = self.problem
             self.close()
             self._listen(settings.listen)
+            if self.problem and self.problem != told:
+                log.error("http: %s", self.problem)
         if self.listener is None:
             ending, self._child = self._child, None
             return ending
@@ -75,7 +81,7 @@ class HttpService:
             return {"state": "starting", "problem": ""}
         order = next(self._numbers)
         self._pending[order] = (process, number)
-        told = {"number": order, "agent": asked["agent"], "operator": asked["operator"]}
+        told = {"number": order} | {name: asked[name] for name in ("agent", "operator", "stranger")}
         child.current.stream.tell({"admit": told})
         return None
 
@@ -112,7 +118,7 @@ class HttpService:
     def close(self) -> None:
         if self.listener is not None:
             self.listener.close()
-        self.listener, self._bound, self.problem = None, None, ""
+        self.listener, self._bound, self.problem, self.next_try = None, None, "", float("inf")
 
     def _problem(self) -> str:
         return self.problem or (self._child.error if self._child is not None else "")
@@ -130,7 +136,7 @@ class HttpService:
         except OSError as e:
             listener.close()
             self.problem = f"cannot listen on {where}: {e.strerror or e}"
-            log.error("http: %s", self.problem)
+            self.next_try = time.monotonic() + RETRY_S
             return
         self.listener, self._bound = listener, where
         log.info("http: listening on %s", self.url)

@@ -36,7 +36,7 @@ from avmfs.store.schema import database
 from avmfs.store.store import open_attached
 from avmfs_daemon import control, forkserver, runtime
 from avmfs_daemon.child import ABOUT, STOP_S, Child, ChildProcess
-from avmfs_daemon.child_spec import ChildSpec, Descriptor, rules_message
+from avmfs_daemon.child_spec import ChildSpec, Descriptor
 from avmfs_daemon.children import Children
 from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.entrypoints import Entries
@@ -46,12 +46,12 @@ from avmfs_daemon.notify import from_environment
 from avmfs_daemon.premises import Premises
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.takeover import Takeover
+from avmfs_daemon.writer_rules import WriterRules
 
 log = logging.getLogger(__name__)
 
 START_S = 60.0  # for the first readiness of every child; each attempt has its own, shorter limit
 RELOAD_S = 15.0
-RULES_S = 20.0
 
 
 class Supervisor:
@@ -79,8 +79,6 @@ class Supervisor:
         self._notifier = from_environment()
         self._stopping = self._reload_wanted = False
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
-        self._rules_pending = False
-        self._rules_refused = ""  # why the writer goes on with the old ones
         self._key = secrets.token_bytes(32)
         self._idle_s = idle_s
         self._mounts, self._settings = self._configuration()
@@ -167,6 +165,7 @@ class Supervisor:
 
     def _start(self) -> None:
         self._writer = Child("writer", "writer")
+        self._rules = WriterRules(self._writer)
         self._children.add(self._writer)
         self._turn_until(lambda: self._writer.settled, START_S)
         if self._stopping:
@@ -213,7 +212,7 @@ class Supervisor:
     def _turn(self, until: float) -> None:
         """Wait for something to happen, at most until then, and deal with it."""
         soonest = min(until, self._control.next_deadline(), self._children.next_deadline(), self._notifier.next_beat)
-        soonest = min(soonest, self._premises.next_look)
+        soonest = min(soonest, self._premises.next_look, self._http.next_try)
         timeout = None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
         for key, mask in self._selector.select(timeout):
             # An event of this round may have closed what a later one is about.
@@ -223,6 +222,8 @@ class Supervisor:
         self._notifier.beat(time.monotonic())
         if time.monotonic() >= self._premises.next_look:
             self._premises.attend(self._children, self._renew)
+        if time.monotonic() >= self._http.next_try:
+            self._follow_http()
         self._children.tend()
 
     def _turn_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
@@ -240,6 +241,7 @@ class Supervisor:
     def _problems(self) -> list[str]:
         failed = [f"{child.name}: {child.error}" for child in self._children.all if child.state == "failed"]
         failed += [f"http: {self._http.problem}"] if self._http.problem else []
+        failed += [self._rules.problem] if self._rules.problem else []
         return [self._premises.problem, *failed] if self._premises.problem else failed
 
     # Children ----------------------------------------------------------------------------------------------
@@ -267,6 +269,7 @@ class Supervisor:
         if child.kind == "http":  # also one that nothing but a request has begun
             return replace(spec, embedding=None, settings=replace(spec.settings, http=self._http.settings))
         if child.kind == "writer":
+            self._rules.begin(self._settings)
             return replace(
                 spec,
                 embedding=None,
@@ -279,8 +282,8 @@ class Supervisor:
     def _heard(self, child: Child, process: ChildProcess, message: dict[Any, Any]) -> None:
         if child.mount is not None and process is child.current and isinstance(said := message.get("mount"), dict):
             child.about |= {key: str(said[key])[:500] for key in said.keys() & ABOUT}
-        if child.kind == "writer" and ("ready" in message or message.get("done") == "rules"):
-            self._rules_pending, self._rules_refused = False, str(message.get("error", ""))
+        if child.kind == "writer" and ("ready" in message or "rules" in message):
+            self._rules.heard(message)
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             # A writer says at its end that it was clean; of the others a successor has said how it is, perhaps once.
             if child.kind == "writer" or process not in child.retiring:
@@ -408,7 +411,7 @@ class Supervisor:
             "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,
             "automatic": self._idle_s is not None,
-            "problem": self._premises.problem,
+            "problem": self._premises.problem or self._rules.problem,
         } | isolation.status(self._mounts, self._settings, os.geteuid())
 
     def _index_status(self) -> dict[str, Any]:
@@ -437,8 +440,12 @@ class Supervisor:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted. Raises
         StoreFailed, and all stays as it was, where the writer cannot take the rules."""
         before, mounts_before = self._settings, self._mounts
+        if (settings.store.log is None) != (before.store.log is None):
+            raise StoreFailed("store.log: whether the store is shared is found out at the start (avm-daemon stop)")
         self._settings, self._mounts = settings, mounts
-        if refused := self._change_rules(before):
+        self._premises.admit(settings)
+        # Scopes are folded anew before any mount acts on the rest of the new settings.
+        if refused := self._rules.change(before, settings, self._turn_until):
             self._settings, self._mounts = before, mounts_before
             self._premises.admit(before)
             raise StoreFailed(f"the store cannot take these rules now: {refused}")
@@ -465,11 +472,13 @@ class Supervisor:
                 self._takeover.renew_fd_entry(child)
         self._follow_providers()
         # Who has signed in was let in by who might be whom then.
-        self._follow_http(anew=bool(isolation.identities(before) - isolation.identities(settings)))
+        barred = isolation.identities(before) - isolation.identities(settings)
+        self._follow_http(anew=bool(barred) or settings.log != before.log)
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
         if settings.apart_from_rules() != before.apart_from_rules():
             for child in self._children.all:
                 child.stale = child.kind not in ("writer", "http")
+        self._writer.stale = settings.of_writer() != before.of_writer()
         restarted = [child for child in self._children.all if child.stale]
         for child in restarted:
             self._children.replace(child)
@@ -480,20 +489,6 @@ class Supervisor:
         counts["restarted"] = sum(child.mount is not None for child in restarted)
         log.info("reloaded; mounts: %s", ", ".join(f"{count} {what}" for what, count in counts.items()))
         return {**counts, "problems": self._problems(), "automatic": self._idle_s is not None}
-
-    def _change_rules(self, before: Settings) -> str:
-        """Scopes are folded anew before any mount acts on the rest of the new settings. Returns why the writer does
-        not; empty where it does, or is not there to say."""
-        settings = self._settings
-        self._premises.admit(settings)
-        if rules_message(settings) == rules_message(before):
-            return ""
-        self._rules_pending, self._rules_refused = True, ""  # a writer that starts meanwhile reads the new ones
-        if self._writer.current is not None:
-            self._writer.current.stream.tell({"rules": rules_message(settings)})
-        if not self._turn_until(lambda: not self._rules_pending, RULES_S):
-            log.error("the writer has not confirmed the new rules")
-        return self._rules_refused
 
 
 def _place(mount: Mount) -> tuple[str, str]:

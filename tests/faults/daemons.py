@@ -189,6 +189,35 @@ class Daemon:
                 set_immutable(self.at(agent), False)
 
 
+AS_USER = """
+import json, os, socket, sys, time
+from avmfs import wire
+from avmfs.errors import AvmError
+from avmfs.rpc.client import RemoteDoor
+sock, uid = sys.argv[1], int(sys.argv[2])
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+def said(do):
+    try:
+        return do()
+    except OSError as e:
+        return e.errno
+"""
+
+
+def as_user(daemon: Daemon, uid: int, code: str) -> Any:
+    """What a program of another user prints, from JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_USER + code, str(daemon.run / "avm.sock"), str(uid)],
+        env=daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def is_immutable(path: Path) -> bool:
     descriptor = os.open(path, os.O_RDONLY)
     try:

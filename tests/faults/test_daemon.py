@@ -422,6 +422,17 @@ def test_a_bad_reload_keeps_the_old_configuration(daemon: Daemon) -> None:
     (daemon.at("alice") / "memory/note").write_text("still works")
 
 
+@pytest.mark.logs("the configuration stays as it was")
+def test_whether_the_store_is_shared_is_nothing_that_a_reload_changes(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    before = daemon.family()
+    daemon.settings(QUIET + "store: {log: 'postgresql://localhost:1/avm'}\n")
+    assert "store.log" in daemon.command("reload", expect=1)
+    assert daemon.family() == before
+    (daemon.at("alice") / "memory/note").write_text("still works")
+
+
 def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
@@ -771,6 +782,30 @@ def test_programs_can_read_the_status(daemon: Daemon) -> None:
     assert "not running" in daemon.command("status", expect=1)
     assert "not running" in daemon.command("reload", expect=1)
     daemon.command("dance", expect=2)
+
+
+@pytest.mark.logs("the configuration stays as it was", "the writer has the rules in force")
+def test_a_reload_whose_rules_the_writer_has_not_confirmed_is_none(daemon: Daemon) -> None:
+    daemon.settings(QUIET + "default_access: rw\n")
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    before = daemon.family()
+    hidden = 'permissions:\n  - {pattern: "/memory/note", access: none, agents: [bob]}\n'
+    daemon.settings(QUIET + "default_access: rw\n" + hidden)
+    os.kill(before["writer"], signal.SIGSTOP)
+    try:
+        said = daemon.command("reload", expect=1)
+        assert "the store cannot take these rules now: the writer has not confirmed" in said
+        assert "not confirmed" in daemon.status()["problem"]
+    finally:
+        os.kill(before["writer"], signal.SIGCONT)
+    wait(lambda: not daemon.status()["problem"])
+    assert (daemon.at("bob") / "memory/note").read_text() == "text"
+    daemon.command("reload")
+    with pytest.raises(FileNotFoundError):
+        (daemon.at("bob") / "memory/note").read_text()
+    assert daemon.family() == before
 
 
 @pytest.mark.logs("the configuration stays as it was")

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ import apsw
 import pytest
 
 from avmfs import wire
-from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
+from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.log_lines import unexpected
 
 pytestmark = pytest.mark.mount
@@ -86,35 +87,6 @@ def raw(daemon: Daemon) -> socket.socket:
     sock.settimeout(LIMIT_S)
     sock.connect(str(daemon.run / "avm.sock"))
     return sock
-
-
-_AS = """
-import json, os, socket, sys, time
-from avmfs import wire
-from avmfs.errors import AvmError
-from avmfs.rpc.client import RemoteDoor
-sock, uid = sys.argv[1], int(sys.argv[2])
-os.setgroups([]); os.setgid(uid); os.setuid(uid)
-def said(do):
-    try:
-        return do()
-    except OSError as e:
-        return e.errno
-"""
-
-
-def as_user(daemon: Daemon, uid: int, code: str) -> Any:
-    """What a program of another user prints, from JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", _AS + code, str(daemon.run / "avm.sock"), str(uid)],
-        env=daemon.environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 # --- who
@@ -409,7 +381,7 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
             [
                 sys.executable,
                 "-c",
-                _AS + _CROWD.replace("300", str(300 // len(uids) + 5)),
+                AS_USER + _CROWD.replace("300", str(300 // len(uids) + 5)),
                 str(served.run / "avm.sock"),
                 str(uid),
             ],
@@ -433,7 +405,6 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
     wait(lambda: _admitted(served))
 
 
-@pytest.mark.logs("door: an answer cannot be sent: ")
 def test_a_key_that_revokes_itself_hears_that_it_is_done(served: Daemon) -> None:
     with contextlib.closing(door(served)) as bob:
         made = bob.call("create_key", actions=["inbox"])
@@ -443,6 +414,23 @@ def test_a_key_that_revokes_itself_hears_that_it_is_done(served: Daemon) -> None
             keyed.call("inbox")
 
 
+def test_what_the_supervisor_is_asked_can_be_asked_without_end(served: Daemon) -> None:
+    """Its loop is everybody's: it hangs up on a child that floods it, and the door is every client's."""
+    pid, until = served.family()["door"], time.monotonic() + 3
+
+    def ask(number: int) -> None:
+        with contextlib.closing(door(served)) as client:
+            while time.monotonic() < until:
+                with pytest.raises(NotSupported, match="no HTTP service"):
+                    client.call("sign_in")
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(ask, range(16)))
+    answers(served)
+    assert served.family()["door"] == pid
+
+
+@pytest.mark.logs("door: an answer cannot be sent: ")
 def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_on(daemon: Daemon) -> None:
     """Of a store that has what is refused by now."""
     daemon.mounts()

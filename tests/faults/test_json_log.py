@@ -43,3 +43,22 @@ def test_every_record_is_an_object_until_a_reload_says_otherwise(daemon: Daemon)
     daemon.command("reload")
     daemon.command("stop")
     assert " supervisor: INFO stopping" in daemon.log().splitlines()[-1] or "INFO stopping" in daemon.log()
+
+
+def test_a_reload_reaches_the_writer(daemon: Daemon) -> None:
+    """It is replaced, as any process is, for what is no rule."""
+    daemon.mounts("alice")
+    daemon.settings(QUIET)
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("one")
+    before = daemon.family()["writer"]
+    daemon.settings(QUIET + "log: {format: json}\n")
+    daemon.command("reload")
+    (daemon.at("alice") / "memory/note").write_text("two")
+    assert daemon.family()["writer"] != before
+    told = [line for line in daemon.log().splitlines() if "the store's log is on the disk" in line]
+    assert len(told) == 2 and json.loads(told[1])["process"] == "writer"
+    now = daemon.family()["writer"]
+    daemon.settings(QUIET + "log: {format: json}\nhttp: {metrics: false}\n")
+    daemon.command("reload")
+    assert daemon.family()["writer"] != now and (daemon.at("alice") / "memory/note").read_text() == "two"

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 from avmfs_config import find_paths
 from avmfs_config.http import HttpSettings
 
-from avmfs.http import events, rest
+from avmfs.http import events, identity, page, rest, service, values
 from avmfs.http.doors import Caller
 from avmfs.http.service import Server
-from tests.faults.daemons import LIMIT_S, wait
+from tests.faults.daemons import LIMIT_S, SOON_S, wait
 from tests.http.http_world import Web
 
 HEADERS = {"content-type": "application/json"}
@@ -80,3 +83,80 @@ def test_a_stream_of_events_that_nobody_reads_ends_and_leaves_room(here: tuple[W
         began = [stalled() for _ in range(events.STREAMS_OF_ONE)]
         assert set(began) == {b"200"}
         wait(lambda: stalled() == b"200")  # as many as one may have, none of which reads: their places are free again
+
+
+@pytest.mark.parametrize(
+    ("path", "times"), [("/openapi.json", 33), ("/health", 60)], ids=["more than is buffered", "less than that"]
+)
+def test_a_client_that_takes_no_answer_is_hung_up_on(
+    here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch, path: str, times: int
+) -> None:
+    monkeypatch.setattr(service, "HEAD_S", 0.3)
+    web, server = here
+    with contextlib.ExitStack() as held:
+        for _ in range(4):
+            sock = held.enter_context(contextlib.closing(socket.socket()))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            sock.connect((web.host, web.port))
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {web.host}\r\n\r\n".encode() * times)
+        connections = server._server.server_state.connections
+        wait(lambda: len(connections) == 4, SOON_S)
+        wait(lambda: not connections, SOON_S)
+
+
+def test_a_client_that_takes_an_answer_slowly_has_it_whole(
+    here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is whether it takes anything: for all of it there is no limit."""
+    monkeypatch.setattr(service, "TAKEN", 1024)
+    monkeypatch.setattr(events, "SEND_S", 2.0)
+    web, _ = here
+    with contextlib.closing(socket.socket()) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        sock.settimeout(LIMIT_S)
+        sock.connect((web.host, web.port))
+        sock.sendall(f"GET /openapi.json HTTP/1.1\r\nHost: {web.host}\r\nConnection: close\r\n\r\n".encode())
+        got, began = bytearray(), time.monotonic()
+        while piece := sock.recv(4096):
+            got += piece
+            if time.monotonic() - began < 3 * events.SEND_S:
+                time.sleep(0.2)
+        head, _, body = bytes(got).partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}".encode() in head and len(body) > 90_000
+
+
+@pytest.mark.parametrize("what", ["a body", "events", "a page"])
+def test_what_takes_long_of_one_keeps_nobody_else_waiting(
+    here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    web, server = here
+    module, name = {"a body": (values, "arguments"), "events": (values, "json_text"), "a page": (page, "page")}[what]
+    begun, go, does = threading.Event(), threading.Event(), getattr(module, name)
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        begun.set()
+        assert go.wait(LIMIT_S)
+        return does(*given, **more)
+
+    token = token_of(server, "alice")
+    waiting: Future[Any]
+    with contextlib.closing(web.door("alice")) as door:
+        door.call("write", path="/private/told.md", data=b"x")
+    cookie = f"{identity.cookie_name(web.port)}={token}" if what == "a page" else ""
+    monkeypatch.setattr(module, name, slowly)
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(web.connection()) as other:
+        try:
+            if what == "a body":
+                waiting = pool.submit(web.call, token, "tags")
+            elif what == "a page":
+                waiting = pool.submit(web.ask, "GET", "/", cookie=cookie)
+            else:
+                other.request("GET", "/events?since=0", headers={"Authorization": f"Bearer {token}"})
+                waiting = pool.submit(other.getresponse)
+            assert begun.wait(LIMIT_S)
+            with contextlib.closing(HTTPConnection(web.host, web.port, timeout=SOON_S)) as healthy:
+                healthy.request("GET", "/health")
+                assert healthy.getresponse().status == 200
+        finally:
+            go.set()
+        assert waiting.result(LIMIT_S).status == 200

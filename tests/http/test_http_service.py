@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import time
+import tracemalloc
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from avmfs.errors import Busy
-from avmfs.http.doors import EACH, Caller, Doors
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from avmfs.http import identity, values
+from avmfs.http.doors import EACH, Caller, Doors, Unauthorized
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
 
@@ -116,6 +119,29 @@ def test_who_may_be_the_operator_no_more_is_none_by_any_open_way(root: Path) -> 
         daemon.clean_up()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_session_of_another_user_s_operator_is_judged_as_that_user_s(root: Path) -> None:
+    """A name that the rules know no more needs the capability, unless it is of the daemon's own user."""
+    root.chmod(0o711)  # others reach what is below by name
+    daemon = started(root, SETTINGS + "uids: {54321: [bob]}\n")
+    try:
+        web = of(daemon)
+        with contextlib.closing(web.door("alice")) as alice, contextlib.closing(web.door("root", operator=True)) as own:
+            alice.call("write", path="/private/own.md", data=b"hers")
+            own.call("init_permissions", users={"bob": {"capabilities": ["write", "sudo"]}})
+            ask = "door = RemoteDoor(sock, 'bob', operator=True); print(json.dumps(door.call('sign_in')['code']))"
+            code = as_user(daemon, 54321, ask)
+            token = str(web.ask("POST", "/session", {"code": code}).json["result"]["token"])
+            trusted = web.token("root", operator=True)
+            asked = {"path": "/memory/private/alice/own.md"}
+            assert [web.call(each, "read", **asked).status for each in (token, trusted)] == [200, 200]
+            own.call("init_permissions", users={"carol": {}})  # and nobody else is named any more
+            assert [web.call(each, "read", **asked).status for each in (token, trusted)] == [403, 200]
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
 def test_sessions_end_where_somebody_may_not_be_an_agent_any_more(root: Path) -> None:
     """Who has signed in was let in by it, or may have been."""
     uids, agents = "uids: {65534: [alice]}\n", "agents: {alice: {capabilities: [write, sudo]}}\n"
@@ -138,6 +164,18 @@ def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
     assert web.call(token, "tags").status == 200
     assert web.ask("DELETE", "/session", token=token).status == 200
     assert web.call(token, "tags").status == 401
+
+
+def test_an_agent_that_signs_in_without_end_ends_its_own_sessions_alone() -> None:
+    sessions = identity.Sessions()
+    bobs, code = sessions.exchange(sessions.code(Caller("bob"))), sessions.code(Caller("bob"))
+    alices = [sessions.exchange(sessions.code(Caller("alice", operator=bool(n % 2)))) for n in range(identity.MOST)]
+    codes = [sessions.code(Caller("alice")) for _ in range(identity.MOST)]
+    assert sessions.caller(bobs) == Caller("bob")
+    assert sessions.caller(alices[0]) is None and sessions.caller(alices[-1]) is not None
+    assert sessions.caller(sessions.exchange(code)) == Caller("bob")
+    with pytest.raises(Unauthorized):
+        sessions.exchange(codes[0])
 
 
 def test_the_keys_and_sessions_of_one_agent_share_its_room_and_leave_others_theirs(web: Web) -> None:
@@ -238,6 +276,32 @@ def test_text_with_many_commas_is_no_body_with_many_items(web: Web) -> None:
     assert got.status == 200, got
 
 
+@pytest.mark.parametrize(
+    ("body", "fits"),
+    [
+        (b'["' + b"," * (1 << 22) + b'"]', True),
+        (b'["' + b'\\\\\\",' * (1 << 20) + b'"]', True),
+        (b'["\\\\"' + b",1" * 300_000 + b"]", False),
+        (b'["",' * 150_000 + b"1" + b"]" * 150_000, False),
+        (b'["' + b'","' * (1 << 20) + b'"]', False),
+        (b'"' * (1 << 22) + b"," * 300_000, False),
+    ],
+)
+def test_the_items_of_a_body_are_counted_in_little_memory(body: bytes, fits: bool) -> None:
+    tracemalloc.start()
+    try:
+        if fits:
+            values._check_items(body)
+        else:
+            with pytest.raises(ValueError, match="items"):
+                values._check_items(body)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(body) + (32 << 20)
+    finally:
+        tracemalloc.stop()
+    if fits:
+        assert len(json.loads(body)) == 1
+
+
 def test_a_body_that_is_too_large_is_refused_announced_or_not(web: Web) -> None:
     token = web.token("alice")
     with contextlib.closing(web.connection()) as connection:
@@ -333,6 +397,18 @@ def test_a_reload_starts_moves_and_stops_it(root: Path) -> None:
         daemon.clean_up()
 
 
+def test_a_changed_form_of_the_log_reaches_the_service(root: Path) -> None:
+    daemon = started(root)
+    try:
+        before = daemon.status()["http"]["pid"]
+        daemon.settings(SETTINGS + "log: {format: json}\n")
+        daemon.command("reload")
+        wait(lambda: daemon.status()["http"]["pid"] != before and daemon.status()["http"]["state"] == "ready")
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
 def test_an_address_in_use_is_told_and_the_daemon_serves_on(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         daemon = Daemon(root)
@@ -343,6 +419,10 @@ def test_an_address_in_use_is_told_and_the_daemon_serves_on(root: Path) -> None:
             said = daemon.status()["http"]
             assert said["state"] == "failed" and "Address already in use" in said["error"]
             assert "Address already in use" in daemon.command("status", expect=0)
+            taken.close()
+            wait(lambda: daemon.status()["http"]["state"] == "ready")  # it is tried again
+            assert "error" not in daemon.status()["http"] and of(daemon).ask("GET", "/health").status == 200
+            assert daemon.log().count("Address already in use") == 2  # when it was tried, and when all was ready
         finally:
             daemon.command("stop")
             daemon.clean_up()

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from avmfs_config import default_settings
-from avmfs_daemon import control, runtime, status_text
+from avmfs_config import Settings, default_settings
+from avmfs_daemon import child_runtime, control, runtime, status_text
 from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.supervisor import Supervisor
+from avmfs_daemon.writer_rules import WriterRules
 
 from avmfs import wire
+from avmfs.errors import Busy
 
 
 def test_rules_survive_the_pipe() -> None:
@@ -28,6 +35,64 @@ def test_rules_survive_the_pipe() -> None:
     assert policy.digest == rules_from(rules_message(settings))[0].digest
     assert [rule.pattern for rule in policy.rules] == [rule.pattern for rule in settings.permissions]
     assert index.ignore == settings.search.ignore
+
+
+class Hung:
+    """A writer of which nothing is heard, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.child = Child("writer", "writer")
+        self.child.current = Mock()
+        self.sent: list[dict[str, Any]] = []
+        self.child.current.stream.tell = self.sent.append
+        self.rules = WriterRules(self.child)
+
+    def change(self, before: Settings, settings: Settings, *heard: dict[str, Any]) -> str:
+        def turn_until(condition: Callable[[], bool], limit_s: float) -> bool:
+            for each in heard:
+                self.rules.heard(each)
+            return condition()
+
+        return self.rules.change(before, settings, turn_until)
+
+
+OLD = default_settings()
+NEW = replace(OLD, default_access="none")
+
+
+def test_a_writer_that_says_nothing_has_not_taken_the_rules_and_is_sent_those_of_before() -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)
+    assert "not confirmed" in writer.change(OLD, NEW) and writer.rules.problem
+    assert [each["rules"] for each in writer.sent] == [rules_message(NEW), rules_message(OLD)]
+    writer.rules.heard({"rules": 1})  # late
+    assert writer.rules.problem
+    writer.rules.heard({"rules": 2})
+    assert not writer.rules.problem
+    assert writer.change(OLD, NEW, {"rules": 3}) == "" and not writer.rules.problem
+
+
+def test_a_late_refusal_is_told_until_the_rules_are_in_force(caplog: pytest.LogCaptureFixture) -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)
+    assert writer.change(OLD, NEW)
+    writer.rules.heard({"rules": 1})
+    writer.rules.heard({"rules": 2, "refused": "the disk is full"})
+    assert "the disk is full" in writer.rules.problem and "the disk is full" in caplog.text
+    assert writer.change(OLD, OLD, {"rules": 3}) == ""  # though the configuration is the same
+    assert writer.sent[-1]["rules"] == rules_message(OLD) and not writer.rules.problem
+    assert writer.change(OLD, OLD) == "" and len(writer.sent) == 3
+
+
+def test_a_writer_that_starts_has_the_rules_that_it_begins_with() -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)  # before the reload
+    assert writer.change(OLD, NEW, {"ready": True}, {"rules": 2}) == ""
+    assert [each["rules"] for each in writer.sent] == [rules_message(NEW)] * 2  # it may not have heard the first time
+    writer.rules.begin(OLD)  # begun meanwhile
+    assert writer.change(NEW, OLD, {"ready": True}) == ""
+    writer.child.current = None
+    assert writer.change(OLD, NEW) == "" and not writer.rules.problem
 
 
 def pair() -> tuple[FramedStream, socket.socket]:
@@ -170,3 +235,33 @@ def test_what_a_predecessor_says_last_does_not_stand_for_its_successor() -> None
     for process, state in ((now, "failed: others can read the key"), (before, "on")):
         Supervisor._heard(supervisor, keeper, process, {"figures": {"state": state}, "of": "gossip"})
     assert supervisor._figures == {"gossip": {"state": "failed: others can read the key"}}
+
+
+def test_many_that_ask_the_supervisor_are_few_questions() -> None:
+    """Those of a kind come one after the other; what has no arguments is answered once for all who ask meanwhile."""
+    asked: list[tuple[float, dict[str, Any]]] = []
+
+    def tell(message: dict[str, Any]) -> None:
+        asked.append((time.monotonic(), message))
+        questions.answered({"answer": message["ask"], "value": [message["do"], message["arguments"], len(asked)]})
+
+    questions = child_runtime.Questions(tell)
+    with ThreadPoolExecutor(20) as pool:
+        began = time.monotonic()
+        states = list(pool.map(lambda _: questions.ask("status", {}), range(200)))
+        assert len(asked) <= (time.monotonic() - began) / child_runtime.APART_S + 1
+        assert {*map(str, states)} == {f"['status', {{}}, {n + 1}]" for n in range(len(asked))}
+        asked.clear()
+        signed = list(pool.map(lambda n: questions.ask("sign_in", {"agent": n}), range(20)))
+        assert [each[1] for each in signed] == [{"agent": n} for n in range(20)] and len(asked) == 20
+        moments = [at for at, _ in asked]
+        assert min(b - a for a, b in pairwise(moments)) >= child_runtime.APART_S
+
+
+def test_a_supervisor_that_does_not_answer_keeps_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_runtime, "ASK_S", 0.2)
+    questions = child_runtime.Questions(lambda message: None)
+    with ThreadPoolExecutor(4) as pool:
+        for waiting in [pool.submit(questions.ask, "status", {}) for _ in range(4)]:
+            with pytest.raises(Busy):
+                waiting.result(300)

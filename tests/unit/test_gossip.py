@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import avmfs_daemon.gossip
 import pytest
 from avmfs_config import ConfigError, Endpoint, GossipSettings, load_settings
+from avmfs_daemon.gossip import Digests
 
 from avmfs import wire
 from avmfs.agents import digest_cache, gossip, gossip_link
@@ -450,3 +452,23 @@ def test_a_whole_section(tmp_path: Path) -> None:
     path.write_text("default_access: rw\n")
     assert load_settings(path, os.environ).gossip == GossipSettings() and not GossipSettings().enabled
     assert issubclass(Denied, AvmError)
+
+
+def test_an_address_that_is_taken_at_the_start_is_tried_again(
+    worlds: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(avmfs_daemon.gossip, "RETRY_S", 0.0)
+    key, said = tmp_path / "key", list[dict[str, Any]]()
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = Endpoint("127.0.0.1", taken.getsockname()[1])
+        digests = Digests(worlds[0].store, GossipSettings(enabled=True, listen=where, key_file=key), said.append)
+        try:
+            digests.step()
+            assert "failed" in said[-1]["state"] and len(caplog.records) == 1  # what stays as it is is said once
+            taken.close()
+            digests.step()
+            assert said[-1]["state"] == "on"
+        finally:
+            digests.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from avmfs_config import Provider, Settings, default_settings, load_settings
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.errors import NotFound, StoreFailed, TooBig
+from avmfs.providers import live
 from avmfs.providers.fetching import Fetcher
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
 from avmfs.providers.live import LiveTree
@@ -289,6 +291,86 @@ def test_an_error_of_a_handler_keeps_its_errno(tmp_path: Path, counted: type[Cou
             assert told.value.errno == code
     finally:
         door.close()
+
+
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_a_fetch_that_began_before_a_write_does_not_take_its_place(
+    tmp_path: Path, counted: type[Counted], before: bytes | None
+) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    class Slow(Counted):
+        has = before
+
+        def read(self, path: str, context: Context) -> str | None:  # type: ignore[override]
+            had = Slow.has
+            if had == before:
+                began.set()
+                assert go.wait(LIMIT_S)
+            return None if had is None else had.decode()
+
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            Slow.has = data
+
+    register_handler("slow", Slow)
+    provider = Provider("/live/{name}", "slow", ttl=60.0, writable=True, timeout_s=LIMIT_S)
+    door = LocalDoor(tmp_path / "avm.db", settings(provider), "alice", embeddings=False)
+    try:
+        fetcher = Fetcher(door._store, (provider,), time.time_ns, {}, ())
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(fetcher.ask, "fetch", WHERE)
+            assert began.wait(LIMIT_S)
+            fetcher.ask("write", WHERE, b"new", by=("alice", "mount"))
+            go.set()
+            reading.result(LIMIT_S)
+        assert door.call("read", path="/live/x")["data"] == b"new"
+    finally:
+        go.set()
+        door.close()
+
+
+def test_a_source_is_given_no_more_than_it_takes_by_the_door_either(tmp_path: Path, counted: type[Counted]) -> None:
+    given: list[bytes] = []
+
+    class Takes(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            given.append(data)
+
+    register_handler("takes", Takes)
+    provider = Provider("/live/{name}", "takes", writable=True, max_bytes=9)
+    door = LocalDoor(tmp_path / "avm.db", replace(settings(provider), permissions=(), default_access="rw"), "alice")
+    try:
+        with pytest.raises(TooBig):
+            door.call("write", path="/live/x", data=b"ten bytes.")
+        assert given == []
+        door.call("write", path="/live/x", data=b"nine byte")
+        assert given == [b"nine byte"]
+    finally:
+        door.close()
+
+
+def test_who_asks_waits_for_all_that_a_write_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source's taking it, and the fetch of what it has then: each may need the provider's time."""
+    monkeypatch.setattr(live, "LATE_S", 0.2)
+    stop = threading.Event()
+
+    class Patient:
+        def ask(self, *given: Any, **more: Any) -> list[bytes]:
+            time.sleep(1.5)
+            return []
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.fspath(tmp_path / "live.sock"))
+    listener.listen()
+    serving = threading.Thread(target=live.serve, args=(listener, Patient(), stop))
+    serving.start()
+    try:
+        provider = Provider("/live/{name}", "takes", writable=True, timeout_s=1.0)
+        assert live.RemoteAsker(tmp_path / "live.sock", (provider,)).ask("write", WHERE, b"x") == []
+    finally:
+        stop.set()
+        serving.join(LIMIT_S)
+        listener.close()
 
 
 def test_an_open_file_that_a_source_takes_goes_on_in_the_next_process(tmp_path: Path, counted: type[Counted]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,6 +224,44 @@ def test_files_stay_below_their_root(tmp_path: Path) -> None:
         read("file", config, **star("sub"))
     context = Context("/live", {"*": ""}, 2.0, 100, {})
     assert sorted(find_handler("file")(config).list("/live", context) or ()) == ["a.txt", "sub/"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o600, 0o640, 0o666])
+def test_a_file_that_is_written_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    run = tmp_path / "run.sh"
+    run.write_text("old")
+    run.chmod(mode)
+    umask = os.umask(0o077)
+    try:
+        context = Context("/live", {"*": "run.sh"}, 2.0, 100, {})
+        find_handler("file")({"root": str(tmp_path)}).write("/live/run.sh", b"new", context)
+    finally:
+        os.umask(umask)
+    assert run.read_text() == "new" and stat.S_IMODE(run.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_file_that_is_written_keeps_its_owner(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    os.chown(tmp_path / "a", 1234, 2345)
+    context = Context("/live", {"*": "a"}, 2.0, 100, {})
+    find_handler("file")({"root": str(tmp_path)}).write("/live/a", b"new", context)
+    found = (tmp_path / "a").stat()
+    assert (found.st_uid, found.st_gid) == (1234, 2345)
+
+
+def test_a_file_whose_owner_cannot_be_kept_is_open_to_no_other_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chown(*given: Any) -> None:
+        raise PermissionError
+
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "a").chmod(0o660)
+    monkeypatch.setattr(os, "fchown", chown)
+    context = Context("/live", {"*": "a"}, 2.0, 100, {})
+    find_handler("file")({"root": str(tmp_path)}).write("/live/a", b"new", context)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
 
 
 def test_a_secret_is_nowhere_shown() -> None:
