@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal
 from avmfs_config import find_paths
 from mcp.shared.exceptions import MCPError
 
-from avmfs.errors import Invalid
+from avmfs.errors import AvmError, Interrupted, Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
@@ -188,6 +188,25 @@ def test_waiting_for_changes_tells_nothing_of_others(world: World, alice: Peer) 
     finally:
         door.close()
         other.close()
+
+
+def test_a_session_that_is_closed_while_it_waits_asks_no_door_again(world: World) -> None:
+    session = Session(find_paths(world.environ), "bob", world.environ)
+    now, _ = session.call("watch", {})
+    ended: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            session.call("watch", {"since": now["seq"], "unread": now["unread"], "wait": 50.0})
+        except AvmError as e:
+            ended.append(e)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(session._mutex.locked)
+    session.close()
+    waiting.join(LIMIT_S)
+    assert [type(each) for each in ended] == [Interrupted] and session._door is None
 
 
 @pytest.mark.parametrize("daemon", [True, False])
