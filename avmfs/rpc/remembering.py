@@ -149,11 +149,12 @@ def _duplicate(memory: Memory, content: str, hits: list[Scored]) -> Duplicate | 
             try:
                 node = reader.node(scored.hit.node)
                 text = sniff.decode(reader.read(node.id, 0, node.size)) if node.size <= _LARGEST else None
-                found = 0.0 if text is None else likeness(content, text)
-                if found >= NEAR and (best is None or found > best.likeness):
-                    best = Duplicate(node, reader.document(node), paths.text(reader.path(node.id)), found)
+                document, path = reader.document(node), paths.text(reader.path(node.id))
             except NotFound:  # it went meanwhile
                 continue
+        found = 0.0 if text is None else likeness(content, text)  # which may take long, with no snapshot open
+        if found >= NEAR and (best is None or found > best.likeness):
+            best = Duplicate(node, document, path, found)
     return best
 
 
