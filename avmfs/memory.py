@@ -2,8 +2,7 @@
 
 Owns resolving of paths as people type them, and the operations that are more than one command or one
 query: search, recall, remember, mail. A ``Memory`` is bound to one principal; everything it returns is
-what that principal may see. Called by views, vfs and the doors. Knows nothing of FUSE, sockets or
-terminals.
+what that principal may see. Called by views, vfs and the doors. Knows nothing of FUSE or sockets.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def _engine(self, under: tuple[bytes, ...], archive: bool, q: str) -> Engine:
+    def _engine(self, under: tuple[bytes, ...], archive: bool, q: str, mode: Mode = "hybrid") -> Engine:
         """What is in the archive is found from there, or where it is asked for; an index of code only from there. Live
         paths are asked themselves, before words are indexed: what they answer is written by that."""
         aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
@@ -164,6 +163,8 @@ class Memory:
         live = self.around.live if self.then is None and q.strip() else None
         engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))
         self.make_searchable()
+        if mode != "lexical":
+            self.around.embed()
         return engine if self.then is None else engine.without_links()  # the index has those of today
 
     def search(
@@ -172,7 +173,7 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         least, now, tz = self.around.search.min_relevance, self.now(), self.zone
-        find = partial(then.search, self.store, self.then, self._engine(under, archive, q).search)
+        find = partial(then.search, self.store, self.then, self._engine(under, archive, q, mode).search)
         ask = partial(find, self.who, q, limit=limit, under=under, min_relevance=least, mode=mode, now=now, tz=tz)
         return fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
 

@@ -115,6 +115,7 @@ def warmup(memory: Memory) -> dict[str, Any]:
             raise Busy(f"the model is not loaded after {WARMUP_S:g} s")
         time.sleep(0.1)
         state = host("status", {})["embedding"]
+    memory.around.embed()
     answer = memory.around.engine.search(memory.who, "the weather is warm", limit=1, mode="semantic")
     if answer.degraded is not None:
         raise StoreFailed(f"semantic search unavailable: {answer.degraded}")

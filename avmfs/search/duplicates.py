@@ -112,7 +112,7 @@ class _Matcher(SequenceMatcher[str]):
 
 
 def steps(one: Sequence[str], other: Sequence[str]) -> list[Step]:
-    """How the ``words`` of a text become those of another. Empty where that would take too long: the work grows with the
+    """How the ``words`` of a text become those of another. Empty where that takes too long: the work grows with the
     cube of how often words come again."""
     try:
         return _Matcher(None, one, other, autojunk=False).get_opcodes()
