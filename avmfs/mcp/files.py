@@ -135,7 +135,7 @@ def avm_read(
 ) -> Answer[Content]:
     """The content of a file, or of a view of it: note.md:meta, note.md:history, /:help.
 
-    Views that mark something as read (:delta, :inbox?mark=read) do so here, too.
+    Views that mark something as read (:delta, :inbox?mark=read) do so with their last piece.
     """
     found = read_content(call, path, offset, limit)
     more = f"\n(more: offset={found.next_offset})\n" if found.more else ""

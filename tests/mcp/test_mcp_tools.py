@@ -326,6 +326,26 @@ def test_bytes_that_are_no_text_come_as_base64_and_characters_are_not_cut(world:
     assert text == "äöü€" * 10 and offset == 90
 
 
+def test_what_was_cut_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
+    path, lines = "/shared/ground/long.md", "".join(f"line {number}\n" for number in range(1000))
+    alice.call("avm_write", path=path, content=lines)
+    delta = f"{path}:delta"
+    (cut,) = bob.said("avm_fetch", targets=[delta], max_bytes=100)["items"]
+    first = bob.said("avm_read", path=delta, limit=5000)
+    assert cut["more"] and first["more"]
+    rest = bob.said("avm_read", path=delta, offset=first["next_offset"])
+    assert first["content"] + rest["content"] == lines and not rest["more"]
+    assert bob.text("avm_read", path=delta) == "(no changes)\n"
+
+    for number in range(3):
+        alice.call("avm_tell", recipient="bob", body=f"the {number}th of a long mail")
+    inbox = "/:inbox?unread=1&mark=read"
+    assert bob.said("avm_read", path=inbox, limit=10)["more"]
+    (whole,) = bob.said("avm_fetch", targets=[inbox])["items"]
+    assert "the 0th" in whole["content"] and "the 2th" in whole["content"]
+    assert "a long mail" not in bob.text("avm_read", path=inbox)
+
+
 def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: Peer) -> None:
     import os
 
