@@ -270,11 +270,7 @@ def avm_link(
     """Link a file to another, or take a link away; without a target, show its links in both directions, or all below a
     directory."""
     if target is not None:
-        if "\n" in target:
-            raise Invalid(f"{target!r}: a line end cannot be in a link's target")
-        call.door("links", path=path)  # is it there? else it would be a name that no file can have
-        text = f"{'-' if remove else ''}{target} {type}\n"
-        call.door("write", path=f"{path}:links", data=text.encode(), mode="replace")
+        call.door("link", path=path, target=target, type=type, remove=remove)
     elif remove:
         raise Invalid("take away which link? give a target")
     try:

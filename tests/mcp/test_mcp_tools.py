@@ -380,6 +380,17 @@ def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: st
     assert found["diff"].endswith("+# Zebra\n") and [each["author"] for each in found["versions"]] == ["alice"] * 2
 
 
+def test_a_link_leads_to_the_file_that_is_named_whatever_others_are_called(alice: Peer, ground: str) -> None:
+    for name in ("plan", "plan cousin", "from"):
+        alice.call("avm_write", path=f"{ground}/{name}", content=name)
+    link = {"direction": "out", "path": f"/memory{ground}/plan", "type": "cousin"}
+    one = {"path": f"{ground}/from", "target": f"{ground}/plan", "type": "cousin"}
+    assert alice.said("avm_link", **one)["links"] == [link]
+    other = {"direction": "out", "path": f"/memory{ground}/plan cousin", "type": "related"}
+    assert alice.said("avm_link", path=f"{ground}/from", target=f"{ground}/plan cousin")["links"] == [link, other]
+    assert alice.said("avm_link", **one, remove=True)["links"] == [other]
+
+
 @pytest.mark.parametrize("path", ["/nope.md", "/memory/nope.md", "/shared/ground/nope.md"])
 def test_what_is_not_there_is_told_alike_by_every_tool_of_files(alice: Peer, path: str) -> None:
     """Changes too: they were refused for the name of the view, or for the root."""
