@@ -202,7 +202,7 @@ class Memory:
         _check_question(q)
         settings, engine = self.around.search, self._engine(under, archive, q)
         engine = engine if weights is None else engine.weighing(weights)
-        how: dict[str, Any] = {"strategy": strategy, "cite": cite, "scores": scores, "form": form, "reserve": reserve}
+        how: dict[str, Any] = {"cite": cite, "scores": scores, "form": form, "reserve": reserve}
         ask = partial(
             recall,
             engine,
@@ -214,13 +214,15 @@ class Memory:
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             under=under,
+            strategy=strategy,
             about=" ".join(self.unsearched().split()).removeprefix("# ") if structured(form) else "",
             **how,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         if handed_out and self.around.questions is not None:
-            self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
+            how |= {"seq": found.seq, "archive": archive, "then": self.then}
+            self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance, how)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
         return counted(found) if handed_out else found
@@ -294,11 +296,9 @@ class Memory:
         return (paths.MEMORY, paths.SHARED, *parts)
 
     def move(self, source: str, target: str) -> list[tuple[bytes, bytes]]:
-        """Move a node, or every path with the string prefix ``source``. Returns the (old, new) paths.
-
-        Like mv(1): into ``target`` when that is a directory. Each node moves atomically; a prefix of many is
-        one node after the other, and an error leaves those before it moved.
-        """
+        """Move a node, or every path with the string prefix ``source``. Returns the (old, new) paths. Like mv(1): into
+        ``target`` when that is a directory. Each node moves atomically; a prefix of many is one node after the other,
+        and an error leaves those before it moved."""
         done: list[tuple[bytes, bytes]] = []
         for old, new in self.moves(source, target):
             self.rename(old, new)

@@ -160,6 +160,7 @@ def questions(memory: Memory, limit: Page = 50, forget: bool = False) -> dict[st
     asked = [] if log is None else log.asked(memory.who.name)
     once: dict[tuple[Any, ...], Any] = {}
     for each in asked:
+        each.pop("answer", None)
         once.setdefault(tuple(each[key] for key in sorted(each) if key != "at"), each)
     return {"questions": [*once.values()][:limit], "kept": len(asked)}
 
