@@ -357,6 +357,15 @@ def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: 
     assert entry["path"] == "/memory/shared/odd/caf\ufffd.md"
     assert bob.said("avm_fetch", targets=[entry["handle"]])["items"][0]["content"] == "espresso\n"
     assert "caf" in bob.text("avm_recall", query="espresso", cite=True)
+    os.mkdir(shared + b"/d\xefr")
+    with open(shared + b"/d\xefr/in.md", "w") as file:
+        file.write("below\n")
+    os.mkdir(shared + b"/zoo")
+    with open(shared + b"/zoo/heron.md", "w") as file:
+        file.write("heron\n")
+    for limit, last in ((50, "/zoo/heron.md"), (3, "/zoo/")):
+        lines = bob.text("avm_browse", target="/shared/odd", depth=3, limit=limit)
+        assert "/d\ufffdr/" in lines and last in lines, lines
 
 
 def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: str) -> None:
