@@ -274,6 +274,13 @@ def test_related_has_links_hop_by_hop_then_what_is_alike(world: World) -> None:
     assert "secret" not in alike and alike.count("garden.md") == 1 and "nvda.md" not in alike
 
 
+def test_a_text_that_denies_or_quotes_something_asks_for_its_words_as_any_other(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/rules.md", 'Releases of the gateway: do NOT deploy the "canary fleet" on Fridays.')
+    alice.put("/shared/log.md", "We deploy releases of the gateway to the fleet on Fridays.")
+    assert "/memory/shared/log.md" in alice.cat("/shared/rules.md:related")
+
+
 # :synthesis
 
 
