@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import re
+import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -581,6 +583,16 @@ def test_the_token_is_made_once_and_kept_from_others(world: World) -> None:
         path.chmod(0o644)
         code, said = started(environ, "--user", "alice", "--http", "--port", "0", "--token-file", str(path))
         assert code == 1 and "chmod 600" in said
+
+
+def test_a_start_that_is_killed_while_it_makes_the_token_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "token")
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr(secrets, "token_urlsafe", lambda count: signal.raise_signal(signal.SIGINT))
+            token(str(path), Path(folder), "alice")
+        assert re.fullmatch(r"[\w-]{43}", token(str(path), Path(folder), "alice"))
+        assert os.listdir(folder) == ["token"]
 
 
 def test_a_port_that_is_taken_is_a_clear_error(world: World, url: str) -> None:
