@@ -132,9 +132,14 @@ def _body(text: str) -> list[str]:
 
 
 def _quoted(text: str) -> frozenset[str]:
-    """The lines of notes, without what is said of them."""
-    said = (re.sub(r"^@\w+ (?:\([^()]*\) )?", "", line) for line in _body(text) if line[:1] != "#")
-    return frozenset(filter(str.strip, said))
+    """The lines of notes without what is said of them, and the days and authors of their headings."""
+    found = set()
+    for line in _body(text):
+        if line.startswith("# "):
+            found |= {word for word in line.split()[1:] if word != "in" and not word.startswith("/")}
+        elif not line.startswith("#"):
+            found.add(re.sub(r"^@\w+ (?:\([^()]*\) )?", "", line).strip())
+    return frozenset(found - {""})
 
 
 def _stands(memory: Memory, path: bytes, version: int) -> Verdict:

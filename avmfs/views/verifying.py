@@ -127,7 +127,7 @@ def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -
 
 def questions_of(memory: Memory, seq: int, nonce: str, question: str | None) -> Iterator[Asked]:
     """How an answer may have been asked for (agents.questions): as the agent's log has it, which knows those that
-    nobody names, too; then ``question`` the usual way. None where the nonce is of none of them."""
+    nobody names, too; then ``question`` the usual way. Only those that the nonce is of."""
     log, who = memory.around.questions, memory.who
     kept = log.asked(who.name) if log is not None and who.key is None and not who.operator and who.name else []
     usual: Asked = {"under": "/", "strategy": "balanced", "max_tokens": None, "min_relevance": None}

@@ -31,7 +31,7 @@ SEARCHED = 20  # hits of a search whose authors are named
 ASKED = 5  # of those who know, in the answer to a question
 WORKS_SHOWN, CLAIMS_MOST = 10, 10_000  # of one agent in :agents; that are looked at
 _NOBODY = "nobody is known to know"
-_ASKED = "\nasked {} (#{})\n"
+_HAS_ASKED = "\nasked {} (#{})\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def ask(
         if recipient is None:
             raise NotFound("nobody else is known to know about it: name whom to ask")
     count = memory.around.engine.counter.count
-    told = "" if recipient is None else _ASKED.format(recipient, 10**9)
+    told = "" if recipient is None else _HAS_ASKED.format(recipient, 10**9)
     section, known = _within(known, budget // 2, count)
     found = memory.recall(question, max_tokens=budget, reserve=min(count(section + told), budget - 1))
     sent = None if recipient is None else memory.tell(recipient, question)
-    text = found.text + section + ("" if sent is None else _ASKED.format(recipient, sent))
+    text = found.text + section + ("" if sent is None else _HAS_ASKED.format(recipient, sent))
     recalled = (found.text, found.tokens) if found.hits else ("", 0)
     return Answered(text.removeprefix("\n"), *recalled, found.degraded, known, recipient, sent)
 
