@@ -87,6 +87,9 @@ def test_an_answer_is_asked_again_as_it_was_asked_for(home: Home, how: dict[str,
         assert found["good"] and states(found)[-2] in ("replayed", "not replayed"), found
         assert states(found)[-2] == "replayed" or not logged or "arranged in another way" in found["text"]
         alice.call("write", path="/shared/more.md", data=b"an ingress proxy of atlas came later\n")
+    if logged and "cite" not in how and "format" not in how:
+        forged = given.replace(" alice\n", " mallory\n")
+        assert states(alice.call("verify", text=forged, q=ASKED, replay=True))[-2] == "differs"
     if "cite" not in how:  # else that it is misquoted is said of the citation
         cut = given.replace("Envoy", "Zuul").replace("Loki", "Zuul")
         found = alice.call("verify", text=cut, q=ASKED, replay=True)
