@@ -101,12 +101,15 @@ class _Endless(Exception): ...
 
 
 class _Matcher(SequenceMatcher[str]):
-    left = WORK
+    def __init__(self, one: Sequence[str], other: Sequence[str]) -> None:
+        super().__init__(None, one, other, autojunk=False)
+        often = Counter(other)
+        self._each, self._left = [often[word] for word in one], WORK
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
         calls.go_on()
-        self.left -= sum(len(self.b2j.get(word, ())) for word in self.a[alo:ahi])
-        if self.left < 0:
+        self._left -= sum(self._each[alo:ahi])
+        if self._left < 0:
             raise _Endless
         return super().find_longest_match(alo, ahi, blo, bhi)
 
@@ -115,7 +118,7 @@ def steps(one: Sequence[str], other: Sequence[str]) -> list[Step]:
     """How the ``words`` of a text become those of another. Empty where that takes too long: the work grows with the
     cube of how often words come again."""
     try:
-        return _Matcher(None, one, other, autojunk=False).get_opcodes()
+        return _Matcher(one, other).get_opcodes()
     except _Endless:
         return []
 
