@@ -13,6 +13,7 @@ from typing import Final
 from avmfs.errors import Invalid
 
 DAY_NS: Final = 86_400 * 10**9
+HOUR_NS: Final = 3600 * 10**9
 
 
 class LocalZone(tzinfo):

@@ -2,8 +2,7 @@
 
 Owns resolving of paths as people type them, and the operations that are more than one command or one
 query: search, recall, remember, mail. A ``Memory`` is bound to one principal; everything it returns is
-what that principal may see. Called by views, vfs and the doors. Knows nothing of FUSE, sockets or
-terminals.
+what that principal may see. Called by views, vfs and the doors. Knows nothing of FUSE or sockets.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def _engine(self, under: tuple[bytes, ...], archive: bool, q: str) -> Engine:
+    def _engine(self, under: tuple[bytes, ...], archive: bool, q: str, mode: Mode = "hybrid") -> Engine:
         """What is in the archive is found from there, or where it is asked for; an index of code only from there. Live
         paths are asked themselves, before words are indexed: what they answer is written by that."""
         aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
@@ -163,6 +162,8 @@ class Memory:
         live = self.around.live if self.then is None and q.strip() else None
         engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))
         self.make_searchable()
+        if mode != "lexical":
+            self.around.embed()
         return engine if self.then is None else engine.without_links()  # the index has those of today
 
     def search(
@@ -171,7 +172,7 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         least, now, tz = self.around.search.min_relevance, self.now(), self.zone
-        find = partial(then.search, self.store, self.then, self._engine(under, archive, q).search)
+        find = partial(then.search, self.store, self.then, self._engine(under, archive, q, mode).search)
         ask = partial(find, self.who, q, limit=limit, under=under, min_relevance=least, mode=mode, now=now, tz=tz)
         return fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
 
@@ -200,7 +201,7 @@ class Memory:
         _check_question(q)
         settings, engine = self.around.search, self._engine(under, archive, q)
         engine = engine if weights is None else engine.weighing(weights)
-        how: dict[str, Any] = {"strategy": strategy, "cite": cite, "scores": scores, "form": form, "reserve": reserve}
+        how: dict[str, Any] = {"cite": cite, "scores": scores, "form": form, "reserve": reserve}
         ask = partial(
             recall,
             engine,
@@ -212,13 +213,15 @@ class Memory:
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             under=under,
+            strategy=strategy,
             about=" ".join(self.unsearched().split()).removeprefix("# ") if structured(form) else "",
             **how,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         if handed_out and self.around.questions is not None:
-            self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
+            how |= {"seq": found.seq, "archive": archive, "then": self.then}
+            self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance, how)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
         return counted(found) if handed_out else found
@@ -292,11 +295,9 @@ class Memory:
         return (paths.MEMORY, paths.SHARED, *parts)
 
     def move(self, source: str, target: str) -> list[tuple[bytes, bytes]]:
-        """Move a node, or every path with the string prefix ``source``. Returns the (old, new) paths.
-
-        Like mv(1): into ``target`` when that is a directory. Each node moves atomically; a prefix of many is
-        one node after the other, and an error leaves those before it moved.
-        """
+        """Move a node, or every path with the string prefix ``source``. Returns the (old, new) paths. Like mv(1): into
+        ``target`` when that is a directory. Each node moves atomically; a prefix of many is one node after the other,
+        and an error leaves those before it moved."""
         done: list[tuple[bytes, bytes]] = []
         for old, new in self.moves(source, target):
             self.rename(old, new)

@@ -50,6 +50,7 @@ class Services:
     live: LiveTree | None = None  # what providers show; None without any
     questions: QuestionLog | None = None  # where what agents ask is kept
     embedded: bool = False  # a keeper computes the vectors of what is written, so that they are worth waiting for
+    embed: Callable[[], None] = lambda: None  # computes those of all that waits, where no keeper does
     consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
     presence: Presence | None = None  # who is here, where a daemon runs
 

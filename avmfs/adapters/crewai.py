@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from crewai.memory.types import MemoryRecord, ScopeInfo
 from avmfs.adapters import file_name, files_below, root_of
 from avmfs.avm import AVM
 from avmfs.errors import Invalid
+
+log = logging.getLogger(__name__)
 
 _RECORD: Final = ".json"
 _VECTOR: Final = ".f32"
@@ -159,8 +162,14 @@ class AvmStorage:
     def _records(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[MemoryRecord]:
         """Those at and below a folder, read anew only when they have changed."""
         for entry in files_below(self._avm, folder, wanted):
-            with contextlib.suppress(FileNotFoundError):  # removed since
-                yield self._record(entry["path"], entry["mtime"])
+            try:
+                record = self._record(entry["path"], entry["mtime"])
+            except FileNotFoundError:  # removed since
+                continue
+            except Invalid as e:
+                log.warning("a file beside the records: %s", e)
+                continue
+            yield record
 
     def _record(self, path: str, mtime: int) -> MemoryRecord:
         """Raises Invalid for a file that is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -29,6 +30,8 @@ from langgraph.store.base import (
 from avmfs.adapters import as_json, file_name, files_below, name_of, root_of
 from avmfs.avm import AVM
 from avmfs.errors import Invalid
+
+log = logging.getLogger(__name__)
 
 _MOST: Final = 1000  # hits of one search
 _SUFFIX: Final = ".json"
@@ -103,7 +106,7 @@ class AvmStore(BaseStore):
             return None
         try:
             value = json.loads(text)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise Invalid(f"not JSON: {e}", path) from None
         if refresh and (minutes := meta.get("ttl_minutes")) is not None:
             self._avm.write(f"{path}:ttl", _lasting(minutes))
@@ -126,7 +129,11 @@ class AvmStore(BaseStore):
             newest = sorted(self._files(under), key=lambda each: (-each["mtime"], each["path"]))
             scored = [(each["path"], None) for each in newest]
         for path, score in scored:
-            item = self._item(path, False, score=score)
+            try:
+                item = self._item(path, False, score=score)
+            except Invalid as e:
+                log.warning("a file beside the items: %s", e)
+                continue
             if item is not None and _agrees(item.value, op.filter or {}):
                 yield item
 

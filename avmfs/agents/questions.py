@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,8 @@ SPARE: Final = 8  # the file has at most this share of what is kept more than th
 
 Asked = dict[str, Any]
 """``at`` (ns), ``q``, ``under`` (a path), ``strategy``; ``max_tokens`` and ``min_relevance`` where they were not those
-of the settings, else None."""
+of the settings, else None. And what else made the ``answer``: its ``seq``, ``cite``, ``scores``, ``form``, ``reserve``,
+``archive``, and ``then``, the moment of the past that it is of."""
 
 
 class QuestionLog:
@@ -53,8 +54,9 @@ class QuestionLog:
         strategy: str,
         max_tokens: int | None,
         min_relevance: float | None,
+        answer: Mapping[str, Any] | None = None,
     ) -> None:
-        """Never raises for what the disk says: an answer does not depend on its being noted."""
+        """``answer``: see Asked. Never raises for what the disk says: an answer does not depend on its being noted."""
         if not self._kept or len(q) > LONGEST or who.key is not None or who.operator or who.nameless:
             return
         asked: Asked = {
@@ -64,6 +66,7 @@ class QuestionLog:
             "strategy": strategy,
             "max_tokens": None if max_tokens == self._usual.max_tokens else max_tokens,
             "min_relevance": None if min_relevance == self._usual.min_relevance else min_relevance,
+            "answer": answer,
         }
         try:
             with self._locked():

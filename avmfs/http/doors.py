@@ -17,7 +17,7 @@ from avmfs.errors import Busy, Denied
 from avmfs.rpc.client import RemoteDoor
 
 EACH: Final = 16  # connections of one agent
-ALL: Final = 96  # of everybody: the door takes 128 of one Unix user
+ALL: Final = 96  # of everybody: with those of MCP less than the door takes of one Unix user
 FULL: Final = "too many requests are being answered: ask later"
 KEPT_S: Final = 60.0  # an idle one; less than the door waits
 

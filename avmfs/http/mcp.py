@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATH: Final = "/mcp"
-SERVERS: Final = 64
+SERVERS, SERVERS_OF_ONE = 32, 8  # of everybody, and of one agent by all its keys: each has two connections to the door
 IDLE_S: Final = 1800.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -76,7 +76,9 @@ class McpServers:
                 if not each.under_way and now - each.asked > IDLE_S:
                     self._served.pop(other).over.set()
             if caller not in self._served:
-                if len(self._served) >= SERVERS:
+                whose = self._service.doors.whose
+                of_one = sum(whose(each) == whose(caller) for each in self._served)
+                if len(self._served) >= SERVERS or of_one >= SERVERS_OF_ONE:
                     raise Busy("too many MCP clients: ask later")
                 self._served[caller] = await self.tasks.start(self._serve, caller)
             found = self._served[caller]

@@ -26,12 +26,8 @@ class Content(Result):
 
 def read(call: Call, path: str, offset: int, limit: int) -> Content:
     """Up to ``limit`` bytes of a file or view from ``offset``; a character is not cut in two. Raises AvmError."""
-    found = call.door("read", path=path, offset=offset, limit=limit, banner=False)
+    found = call.door("read", path=path, offset=offset, limit=limit, banner=False, whole=False)
     data, more = bytes(found["data"]), bool(found["more"])
-    if len(data) > limit:  # a view comes whole
-        data, more = data[:limit], True
-    elif more and not call.door("read", path=path, offset=offset + len(data), limit=1, banner=False)["data"]:
-        more = False  # it ended just there
     text, used, encoding = decoded(data, more)
     return Content(
         path=path,

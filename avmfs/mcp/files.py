@@ -135,7 +135,7 @@ def avm_read(
 ) -> Answer[Content]:
     """The content of a file, or of a view of it: note.md:meta, note.md:history, /:help.
 
-    Views that mark something as read (:delta, :inbox?mark=read) do so here, too.
+    Views that mark something as read (:delta, :inbox?mark=read) do so with their last piece.
     """
     found = read_content(call, path, offset, limit)
     more = f"\n(more: offset={found.next_offset})\n" if found.more else ""
@@ -270,11 +270,7 @@ def avm_link(
     """Link a file to another, or take a link away; without a target, show its links in both directions, or all below a
     directory."""
     if target is not None:
-        if "\n" in target:
-            raise Invalid(f"{target!r}: a line end cannot be in a link's target")
-        call.door("links", path=path)  # is it there? else it would be a name that no file can have
-        text = f"{'-' if remove else ''}{target} {type}\n"
-        call.door("write", path=f"{path}:links", data=text.encode(), mode="replace")
+        call.door("link", path=path, target=target, type=type, remove=remove)
     elif remove:
         raise Invalid("take away which link? give a target")
     try:

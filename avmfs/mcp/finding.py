@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, Invalid, NotDirectory, NotFound
 from avmfs.mcp.content import Content, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
@@ -121,16 +121,25 @@ def avm_browse(
             for hit in found["hits"]
         ]
         return Answer(_shown(places, 0), Places(places=places, more=0, degraded=found["degraded"]))
+
+    def listed(where: str, most: int) -> dict[str, Any]:
+        try:
+            return dict(call.door("listing", path=where, limit=most))
+        except (NotFound, NotDirectory, Invalid):  # gone since it was listed; or its name is shown as another one
+            if where == target:
+                raise
+            return {"entries": [], "total": 0}
+
     places, more, waiting = [], 0, [(target, depth)]
     while waiting:
         where, left = waiting.pop(0)
         room = limit - len(places)
         if room <= 0:
-            more += int(call.door("listing", path=where, limit=1)["total"])
+            more += int(listed(where, 1)["total"])
             continue
-        listed = call.door("listing", path=where, limit=room)
-        more += listed["total"] - len(listed["entries"])
-        for entry in listed["entries"]:
+        found = listed(where, room)
+        more += found["total"] - len(found["entries"])
+        for entry in found["entries"]:
             places.append(Place(relevance=None, **{name: entry[name] for name in ("path", "kind", "handle", "line")}))
             if entry["kind"] == "directory" and left > 1:
                 waiting.append((entry["path"], left - 1))

@@ -6,11 +6,13 @@ request may name is the SDK's to check.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,14 +58,26 @@ def token(given: str | None, data_dir: Path, agent: str) -> str:
         return _checked(found, "AVM_MCP_TOKEN")
     path = Path(given).expanduser() if given is not None else _folder(data_dir, os.environ) / f"{agent}.token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
-    except FileExistsError:
-        if path.stat().st_mode & 0o077:
-            raise Denied("others may read it: chmod 600", os.fspath(path)) from None
+    if not path.exists():
+        _make(path)
+    if path.stat().st_mode & 0o077:
+        raise Denied("others may read it: chmod 600", os.fspath(path))
     print(f"avm-mcp: token in {escaped(str(path))}", file=sys.stderr)
     return _checked(path.read_text(), os.fspath(path))
+
+
+def _make(path: Path) -> None:
+    """A new token there, unless another process is faster: the file has all of it or is not there."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)
 
 
 def _checked(text: str, where: str) -> str:

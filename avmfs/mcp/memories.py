@@ -121,6 +121,10 @@ def _place(call: Call, path: str, *, follow: bool) -> str:
     return place
 
 
+def _is_root(place: str) -> bool:
+    return place.endswith("/memories") and place.count("/") == 4
+
+
 def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> str:
     try:
         found = _found(call, path, place)
@@ -129,7 +133,7 @@ def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> st
             raise Invalid(f"{path} is a directory; view_range is for files") from None
         return _tree(call, path, place)
     except (NotFound, NotDirectory):
-        if place.endswith("/memories") and place.count("/") == 4:  # nothing was ever kept
+        if _is_root(place):  # nothing was ever kept
             return _heading(path) + f"0\t{path}\n"
         raise NotFound(f"The path {path} does not exist. Please provide a valid path.") from None
     lines = found.content.split("\n")
@@ -149,8 +153,15 @@ def _tree(call: Call, path: str, place: str) -> str:
     waiting = [(place, top, SHOWN_LEVELS)]
     while waiting:
         real, shown, levels = waiting.pop()
-        lines.append(f"{_size(_bytes_below(call, real))}\t{shown}\n")
-        for entry in call.door("listing", path=real, limit=10_000)["entries"] if levels else ():
+        try:
+            size = _size(_bytes_below(call, real))
+            entries = call.door("listing", path=real, limit=10_000)["entries"] if levels else ()
+        except (NotFound, NotDirectory, Invalid):  # gone since it was listed; or its name is shown as another one
+            if real == place:
+                raise
+            size, entries = "?", ()
+        lines.append(f"{size}\t{shown}\n")
+        for entry in entries:
             name = entry["path"].rpartition("/")[2]
             if name.startswith(".") or name == "node_modules":
                 continue
@@ -174,6 +185,8 @@ def _heading(path: str) -> str:
 
 
 def _create(call: Call, path: str, place: str, text: str) -> str:
+    if _is_root(place):  # a file there would leave no room for any
+        raise Invalid(f"Error: {path} is a directory")
     try:
         call.door("write", path=place, data=text.encode(), mode="create")
     except Exists:
@@ -246,7 +259,7 @@ def _edit(call: Call, path: str, place: str, change: Callable[[str], tuple[str, 
 
 
 def _delete(call: Call, path: str, place: str) -> str:
-    if place.endswith("/memories") and place.count("/") == 4:
+    if _is_root(place):
         raise Invalid(f"{ROOT} itself cannot be deleted")
     try:
         call.door("remove", path=place, recursive=True)

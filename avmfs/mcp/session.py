@@ -64,8 +64,9 @@ class Session:
                 return self._ask(method, arguments)
 
     def close(self) -> None:
-        """Whoever waits for an answer is woken with an error."""
-        door = self._door
+        """For good. Whoever waits for an answer is woken with an error."""
+        self._over = True
+        door, self._door = self._door, None
         if door is not None:
             door.close()
 
@@ -78,7 +79,8 @@ class Session:
     def _ask(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
         door = self._opened()
         try:
-            if self._over:  # looked at once the door is there for hang_up to close
+            if self._over:  # looked at once the door is there for close to end
+                self._drop(door)
                 raise Interrupted("nobody waits any more")
             result = traced(door, self._environ.get("AVM_AT") or str(self._where.database)).call(method, **arguments)
         except Busy:

@@ -101,6 +101,8 @@ class Watching:
             try:
                 if self._session is None:
                     self._session = self._main.another()
+                    if self._over.is_set():  # ``close`` has found nothing to close
+                        self._session.close()
                 found, _ = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S})
             except AvmError as e:
                 log.info("waiting for changes: %s", e)

@@ -33,10 +33,13 @@ TOLD = 1000  # paths that a dry run names
 
 
 @method
-def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True) -> dict[str, Any]:
+def read(
+    memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True, whole: bool = True
+) -> dict[str, Any]:
     """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-    most 8 MiB), a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart.
-    ``untrusted``: where a file came from, if that is to be marked; views do so by themselves."""
+    most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read. Without
+    ``banner`` no view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if
+    that is to be marked; views do so by themselves."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:
@@ -44,22 +47,23 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
     if not banner:
         quiet = replace(memory, quiet=True)
         try:
-            return read(quiet, path, offset, limit)  # type: ignore[no-any-return]
+            return read(quiet, path, offset, limit, whole=whole)  # type: ignore[no-any-return]
         finally:
             memory.error = quiet.error
     tree = _tree(memory)
     found = _located(tree, path, _canonical(memory, path))
     handle = tree.open(found, os.O_RDONLY)
     try:
-        data = handle.read(offset, limit if not handle.direct else PIECE)
-        if handle.direct:
-            whole = bytearray(data)
-            while piece := handle.read(offset + len(whole), PIECE):
-                whole += piece
-                if len(whole) > VIEW_MOST:
+        if handle.direct and whole:
+            data = bytearray()
+            while piece := handle.read(offset + len(data), PIECE):
+                data += piece
+                if len(data) > VIEW_MOST:
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
-            return {"data": bytes(whole), "more": False, "untrusted": ""}
-        return {"data": data, "more": len(data) == limit, "untrusted": _untrusted(memory, found)}
+            return {"data": bytes(data), "more": False, "untrusted": ""}
+        part = handle.read(offset, limit)
+        more = bool(handle.read(offset + len(part), 1))  # past the end of a view, which marks it as read
+        return {"data": part, "more": more, "untrusted": "" if handle.direct else _untrusted(memory, found)}
     finally:
         handle.release()
 

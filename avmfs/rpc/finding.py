@@ -116,6 +116,7 @@ def warmup(memory: Memory) -> dict[str, Any]:
             raise Busy(f"the model is not loaded after {WARMUP_S:g} s")
         time.sleep(0.1)
         state = host("status", {})["embedding"]
+    memory.around.embed()
     answer = memory.around.engine.search(memory.who, "the weather is warm", limit=1, mode="semantic")
     if answer.degraded is not None:
         raise StoreFailed(f"semantic search unavailable: {answer.degraded}")
@@ -160,6 +161,7 @@ def questions(memory: Memory, limit: Page = 50, forget: bool = False) -> dict[st
     asked = [] if log is None else log.asked(memory.who.name)
     once: dict[tuple[Any, ...], Any] = {}
     for each in asked:
+        each.pop("answer", None)
         once.setdefault(tuple(each[key] for key in sorted(each) if key != "at"), each)
     return {"questions": [*once.values()][:limit], "kept": len(asked)}
 

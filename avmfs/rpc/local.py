@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 
 NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"
-_NEED_VECTORS = frozenset({"search", "recall", "warmup", "who", "ask"})
 
 
 class LocalDoor:
@@ -50,11 +50,11 @@ class LocalDoor:
         kept = settings.audit.anchors or anchors.beside(database)
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
         wanted = settings.embedding
-        self._embedder = engines.shared(wanted, database.parent / "models") if embeddings and wanted.enabled else None
         # What a person can do about it is no part of what a model reads.
         absent = NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON
 
-        embedder, store = self._embedder, self._store  # what lives on in others must not keep this door alive
+        embedder = engines.shared(wanted, database.parent / "models") if embeddings and wanted.enabled else None
+        store = self._store  # what lives on in others must not keep this door alive
 
         def asker() -> Fetcher:
             return Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
@@ -64,8 +64,14 @@ class LocalDoor:
             known = {} if embedder is None else {"model": embedder.model_id, "dimension": embedder.dimension}
             return {"embedding": known}
 
+        def embed() -> None:
+            if embedder is not None:
+                with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
+                    embed_pending(store, embedder, embedder.model_id)
+
         second = reranking.made(settings) if embeddings else None
         around = composed(store, settings, embedder, host, asker, of_daemon=False, absent=absent, reranker=second)
+        around = replace(around, embed=embed)
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
             chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
@@ -80,9 +86,6 @@ class LocalDoor:
 
     def call(self, method: str, /, **arguments: Any) -> Any:
         identity.require_valid(self._memory)
-        if method in _NEED_VECTORS and self._embedder is not None:
-            with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
-                embed_pending(self._store, self._embedder, self._embedder.model_id)
         if method == "who" and arguments.get("via") == "gossip":
             digest_cache.publish(self._store)  # no keeper does
         result = methods.call(self._memory, method, arguments)

@@ -186,14 +186,12 @@ def fetch(memory: Memory, targets: list[str], max_bytes: Size = 50_000) -> dict[
     missing: list[dict[str, str]] = []
     for target in targets:
         try:
-            found = files.read(memory, target, limit=max_bytes + 1, banner=False)
-            data = found["data"]
+            found = files.read(memory, target, limit=max_bytes, banner=False, whole=False)
             where = _path_of(memory, target)
         except AvmError as e:
             missing.append({"target": target, "reason": e.reason})
         else:
-            known = {"target": target, "path": where, "untrusted": found["untrusted"]}
-            items.append({**known, "data": data[:max_bytes], "more": len(data) > max_bytes})
+            items.append({"target": target, "path": where, **found})
     return {"items": items, "missing": missing}
 
 

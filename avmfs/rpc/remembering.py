@@ -6,7 +6,6 @@ The older note is looked for among what the asker may find, by its words: nothin
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from avmfs.search.current import RIVALS
 from avmfs.search.duplicates import NEAR, likeness
 from avmfs.search.engine import Scored
 from avmfs.store.queries.nodes import Reader
-from avmfs.text import sniff
+from avmfs.text import segment, sniff
 from avmfs.views.shape import parts
 
 REMEMBERED: Final = 200  # new memories in one transaction: others wait meanwhile
@@ -28,7 +27,6 @@ ON_DUPLICATE: Final = ("keep", "update", "refuse")
 _ASKED: Final = 400  # characters of a note by which others are looked for
 _RIVALS: Final = 8  # that are compared
 _LARGEST: Final = 64 * 1024  # bytes of a note that is compared
-_SYNTAX: Final = re.compile(r"[\"'“”„«»]|\bNOT\b")  # what would mean something in a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def _alike(memory: Memory, content: str, gone: int | None) -> list[Scored]:
     """Notes that the asker may find by its words, best first, but for the node ``gone``; none where it may not look."""
     if not (memory.who.may("search") and memory.who.may("read")) or len(content) > _LARGEST:
         return []
-    answer = memory.search(_SYNTAX.sub(" ", content[:_ASKED]), limit=RIVALS, mode="lexical")
+    answer = memory.search(segment.as_question(content[:_ASKED]), limit=RIVALS, mode="lexical")
     return [scored for scored in answer.hits if scored.hit.node != gone]
 
 
@@ -149,11 +147,12 @@ def _duplicate(memory: Memory, content: str, hits: list[Scored]) -> Duplicate | 
             try:
                 node = reader.node(scored.hit.node)
                 text = sniff.decode(reader.read(node.id, 0, node.size)) if node.size <= _LARGEST else None
-                found = 0.0 if text is None else likeness(content, text)
-                if found >= NEAR and (best is None or found > best.likeness):
-                    best = Duplicate(node, reader.document(node), paths.text(reader.path(node.id)), found)
+                document, path = reader.document(node), paths.text(reader.path(node.id))
             except NotFound:  # it went meanwhile
                 continue
+        found = 0.0 if text is None else likeness(content, text)  # which may take long, with no snapshot open
+        if found >= NEAR and (best is None or found > best.likeness):
+            best = Duplicate(node, document, path, found)
     return best
 
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 GREETING_LIMIT, GREETING_S = 4096, 5.0
 IDLE_S = 600.0
-CLIENTS, CLIENTS_PER_UID = 256, 128
+CLIENTS, CLIENTS_PER_UID = 384, 256
 DOOR_ROUTES = ("", "cli", "http", "mcp", "python")
 STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own
 SWITCH_S: Final = 0.0005  # as a mount: who asks for little waits less for threads that compute

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
 from avmfs.search import current
-from avmfs.search.duplicates import NEAR, aligned, likeness, says, words
+from avmfs.search.duplicates import NEAR, aligned, likeness, says, steps, words
 from avmfs.text import segment
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def _proof(new: str, older: Scored, rarity: current.Rarity, level: float) -> flo
     proof += _LONG * max(math.log(terms / current.STATEMENT), 0.0) if terms else -math.inf
     proof += _CHANGE * (current.tells_of_change(new) and not current.tells_of_change(old))
     was, now = words(old), words(new)
-    if aligned(SequenceMatcher(None, was, now, autojunk=False).get_opcodes(), was, now):
+    if aligned(steps(was, now), was, now):
         there = frozenset(now)
         first = next((at for at, word in enumerate(was) if says(word) and word not in there), None)
         proof += _ALIGNED + (0.0 if first is None else _EARLY * (1 - first / max(1, len(was) - 1)))

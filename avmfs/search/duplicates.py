@@ -20,9 +20,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from avmfs import calls
 from avmfs.search.current import tells_of_change
@@ -37,6 +37,7 @@ _NUMBER: Final = re.compile(
     r"|hourly|daily|weekly|monthly|yearly)\b"
 )
 _GOES_ALIKE: Final = 0.5  # of the words of the shorter, in the same order
+WORK: Final = 4_000_000  # words looked at in one alignment, in a second at most; two notes of 500 take 60,000
 _IN_PLACE: Final = 2  # words that stand for others
 _PLACES: Final = frozenset(
     "before after until since from above below over under more less up down in out on off always sometimes".split()  # noqa: SIM905
@@ -53,6 +54,7 @@ _DENIAL: Final = re.compile(
 KNOWN: Final = 8192
 """Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
 half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
+Step = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
 _DIGITS: Final = re.compile(r"\d+")
@@ -81,10 +83,12 @@ def _differs(one: str, other: str) -> bool:
     """Whether two texts that go alike have other words in one place: "the terminal is B" and "the terminal is D", or
     have changed them: "Bach in June, Brahms in May" and the other way round."""
     mine, theirs = sorted((words(one), words(other)))
-    steps = SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
-    if not aligned(steps, mine, theirs):
+    found = steps(mine, theirs)
+    if not found:
+        return True  # perhaps, which is as good
+    if not aligned(found, mine, theirs):
         return False
-    replaced = [(mine[at:end], theirs[there:until]) for how, at, end, there, until in steps if how == "replace"]
+    replaced = [(mine[at:end], theirs[there:until]) for how, at, end, there, until in found if how == "replace"]
     if replaced and sorted(mine) == sorted(theirs):
         return True
     for gone, come in (([*filter(says, was)], [*filter(says, now)]) for was, now in replaced):
@@ -93,7 +97,33 @@ def _differs(one: str, other: str) -> bool:
     return False
 
 
-def aligned(steps: Sequence[tuple[str, int, int, int, int]], one: Sequence[str], other: Sequence[str]) -> bool:
+class _Endless(Exception): ...
+
+
+class _Matcher(SequenceMatcher[str]):
+    def __init__(self, one: Sequence[str], other: Sequence[str]) -> None:
+        super().__init__(None, one, other, autojunk=False)
+        often = Counter(other)
+        self._each, self._left = [often[word] for word in one], WORK
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        calls.go_on()
+        self._left -= sum(self._each[alo:ahi])
+        if self._left < 0:
+            raise _Endless
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
+def steps(one: Sequence[str], other: Sequence[str]) -> list[Step]:
+    """How the ``words`` of a text become those of another. Empty where that takes too long: the work grows with the
+    cube of how often words come again."""
+    try:
+        return _Matcher(one, other).get_opcodes()
+    except _Endless:
+        return []
+
+
+def aligned(steps: Sequence[Step], one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether of ``words`` of two texts so many are the same in the same order that others stand in their places."""
     return sum(end - at for how, at, end, *_ in steps if how == "equal") >= _GOES_ALIKE * min(len(one), len(other))
 

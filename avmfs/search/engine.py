@@ -303,7 +303,7 @@ class Engine:
         columns["phrase"] = np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at))
         weights = _BY_MEANING if by_meaning else self._weights
         if weights.decay and now is not None:
-            columns["decay"] = signals.decay(table, at, now, self.half_life_days)
+            columns["decay"] = signals.decay(table, at, now, self.half_life_days, tz)
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
         clear = _clear(near)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.localtime import DAY_NS
+from avmfs.localtime import DAY_NS, HOUR_NS
 from avmfs.search import lexical
 from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
@@ -169,9 +169,18 @@ def _begun(times: NDArray[np.int64], local: NDArray[np.bool_], day: date, tz: tz
     return np.asarray(times >= np.where(local, _midnight(day, UTC), _midnight(day, tz)))
 
 
-def decay(table: Columns, at: Places, now: int, half_life_days: float) -> Floats:
+def moments(table: Columns, at: Places, tz: tzinfo) -> NDArray[np.int64]:
+    """When it was said, in ns since the epoch: what names no zone by the clock of ``tz``."""
+    times, local = table.times[at].copy(), (table.flags[at] & speech.LOCAL) != 0
+    hours, which = np.unique(times[local] // HOUR_NS, return_inverse=True)
+    offsets = [(datetime(1970, 1, 1, tzinfo=tz) + timedelta(hours=hour)).utcoffset() for hour in hours.tolist()]
+    times[local] -= np.array([(each or timedelta()).total_seconds() * 10**9 for each in offsets], np.int64)[which]
+    return times
+
+
+def decay(table: Columns, at: Places, now: int, half_life_days: float, tz: tzinfo) -> Floats:
     """1 for what was said at ``now`` (ns) or later, half as much after each ``half_life_days``."""
-    return np.asarray(np.exp2(-np.maximum(now - table.times[at], 0) / (half_life_days * DAY_NS)))
+    return np.asarray(np.exp2(-np.maximum(now - moments(table, at, tz), 0) / (half_life_days * DAY_NS)))
 
 
 def when(table: Columns, at: Places, question: Asked) -> Floats:

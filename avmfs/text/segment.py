@@ -47,6 +47,7 @@ _QUOTED_IN: Final = 4000  # characters of a question in which quotes are looked 
 _QUOTED: Final = re.compile(
     '"([^"]{2,300})"|“([^“”]{2,300})”|「([^「」]{2,300})」|『([^『』]{2,300})』|«([^«»]{2,300})»'
 )
+_SYNTAX: Final = re.compile(r"[\"'“”„«»「」『』]|\bNOT\b")
 _NOT: Final = re.compile(r"(?<!\S)NOT\s+(" + _QUOTED.pattern + r"|\S+)")
 _WORD: Final = re.compile(r"[^\W_]+")
 # Normalisation sorts runs of combining marks by insertion, which is quadratic: pieces bound the run.
@@ -194,6 +195,11 @@ def unwanted(text: str) -> tuple[str, list[list[str]]]:
     if not any(map(str.isalnum, rest)):
         return text, []
     return rest, [found for match in _NOT.finditer(start) if (found := terms(match[1])[:QUERY_MAX])][:QUOTES]
+
+
+def as_question(text: str) -> str:
+    """What any text has of words, to be searched for: without what would mean something in a question."""
+    return _SYNTAX.sub(" ", text)
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:

@@ -159,7 +159,7 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
     try:
         at = datetime.fromisoformat(since)
         at = at.replace(tzinfo=memory.zone) if at.tzinfo is None else at
-        return 0, int(at.timestamp()) * 10**9 + at.microsecond * 1000
+        return 0, min(int(at.timestamp()) * 10**9 + at.microsecond * 1000, 2**63 - 1)  # from 2262 on nothing is held
     except (ValueError, OverflowError):
         raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
 

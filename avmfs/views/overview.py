@@ -20,6 +20,7 @@ from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory
 from avmfs.node import Hit, Message
 from avmfs.search.index import SearchIndex
+from avmfs.search.signals import moments
 from avmfs.signatures import Range
 from avmfs.store.schema.tables import MEMORY, ROOT
 from avmfs.text import segment
@@ -143,12 +144,13 @@ def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bo
     index = memory.around.store.search_index(memory.who)
     under, table, now = parts(directory), index.table(), memory.now()
     _, first = np.unique(table.documents, return_index=True)  # the first passage of each file has the least id
-    since, times = now - int(days * DAY_NS), table.times
-    first = first[times[first] <= since] if cold else first[(times[first] > since) & (times[first] <= now)]
+    since, times = now - int(days * DAY_NS), moments(table, first, memory.zone)
+    wanted = times <= since if cold else (times > since) & (times <= now)
     if (inside := index.below(under)) is not None:
-        first = first[np.isin(table.passages[first], np.fromiter(inside, np.int64, len(inside)))]
-    ordered = first[np.lexsort((table.passages[first], times[first] if cold else -times[first]))]
-    told = {int(table.passages[at]): int(times[at]) for at in ordered[:limit]}
+        wanted &= np.isin(table.passages[first], np.fromiter(inside, np.int64, len(inside)))
+    passages, times = table.passages[first[wanted]], times[wanted]
+    ordered = np.lexsort((passages, times if cold else -times))
+    told = {int(passages[at]): int(times[at]) for at in ordered[:limit]}
     notes = [
         Note(hit.path, hit.handle, hit.author, told[hit.passage], marked(one_line(hit.text, LINE), hit.untrusted))
         for hit in index.hits(list(told), under)

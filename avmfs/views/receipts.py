@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from avmfs import calls, paths
 from avmfs.agents import anchors, auditing
+from avmfs.agents.questions import Asked
 from avmfs.errors import NotFound
 from avmfs.memory import Memory
 from avmfs.node import Moment
 from avmfs.search.recall import Recall
 from avmfs.store.identity import OPERATOR
-from avmfs.views.verifying import CITED, Verdict, answers, question_of
+from avmfs.views.verifying import CITED, Verdict, answers, questions_of
 
 RECEIPT: Final = re.compile(r"\s*(\d{1,15}):(\d{6})\s*")
 
@@ -44,30 +45,45 @@ def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | N
     """``said``: the answer; "" where only its receipt is at hand."""
     calls.go_on()
     what = f"answer of seq={seq}"
-    asked = question_of(memory, seq, nonce, question)
-    if asked is None:
+    asked = [*questions_of(memory, seq, nonce, question)]
+    if not asked:
         if question is not None:
             return [Verdict(what, None, "forged", "this memory did not give it to you for that question")]
         return [Verdict(what, None, "not replayed", "for that its question is needed")]
-    proof = [] if said else [Verdict(what, None, "proved", f"this memory gave it to you for {asked['q'][:80]!r}")]
+    known = [each for each in asked if _answer(each).get("seq") == seq]
+    proof = [] if said else [Verdict(what, None, "proved", f"this memory gave it to you for {asked[0]['q'][:80]!r}")]
     with memory.store.reading(memory.who) as reader:
         newest = reader.newest_seq()
         try:
             moment = None if seq >= newest else reader.moment(Moment(seq, 0))
+            for then in filter(None, (_answer(each)["then"] for each in known)):
+                reader.moment(Moment(then[0], 0))  # is it still kept?
         except NotFound as e:
             return [*proof, Verdict(what, None, "not replayed", e.reason)]
-    again, since = _asked_again(memory, moment, asked, CITED.search(said) is not None)
+    if said:
+        later = moment is not None
+        compared = [_compared(said, *_asked_again(memory, moment, each, said), later) for each in known or asked[:1]]
+        state, why = max(compared)  # "replayed", else "not replayed", else "differs"
+        if state == "differs" and not known:
+            state, why = "not replayed", "how it was asked for is not known"
+        return [Verdict(what, None, state, why)]
+    again, since = _asked_again(memory, moment, (known or asked)[0], said)
     notes = {scored.hit.path: scored.hit.version for scored in again.hits}
-    if not said:
-        listed = [_stands(memory, path, version) for path, version in notes.items()]
-        state = "not replayed" if since else "replayed"
-        return [*proof, Verdict(what, None, state, _but(since) or f"{len(notes)} notes"), *listed]
-    return [Verdict(what, None, *_compared(said, again, {*map(paths.printable, notes)}, since))]
+    listed = [_stands(memory, path, version) for path, version in notes.items()]
+    told = f"{len(notes)} notes" + ("" if known else " of that question, asked the usual way")
+    return [*proof, Verdict(what, None, "not replayed" if since else "replayed", _but(since) or told), *listed]
 
 
-def _asked_again(memory: Memory, moment: Moment | None, asked: dict[str, Any], cited: bool) -> tuple[Recall, int]:
+def _answer(asked: Asked) -> dict[str, Any]:
+    return asked.get("answer") or {}
+
+
+def _asked_again(memory: Memory, moment: Moment | None, asked: Asked, said: str) -> tuple[Recall, int]:
     """The answer as of then, and how many files of then have changed since: what they said is in no index any more."""
-    then, since = memory, 0
+    then, since, how = memory, 0, {"cite": "path" if CITED.search(said) else None} | _answer(asked)
+    if how.pop("then", None):
+        moment = Moment(*_answer(asked)["then"])
+    how.pop("seq", None)
     if moment is not None:
         then = memory.at(moment)
         with memory.store.reading_at(memory.who, moment) as reader:
@@ -78,14 +94,15 @@ def _asked_again(memory: Memory, moment: Moment | None, asked: dict[str, Any], c
         min_relevance=asked["min_relevance"],
         strategy=asked["strategy"],
         under=paths.split(paths.raw(asked["under"])),
-        cite="path" if cited else None,
         handed_out=False,
+        **how,
     )
     return found, since
 
 
-def _compared(said: str, again: Recall, notes: set[str], since: int) -> tuple[str, str]:
-    """(state, why)."""
+def _compared(said: str, again: Recall, since: int, later: bool) -> tuple[str, str]:
+    """(state, why). ``later``: something was written since."""
+    notes = {paths.printable(scored.hit.path) for scored in again.hits}
     if _body(said) == _body(again.text):
         return "replayed", "the same text"
     cited = {each[3] for each in CITED.finditer(said)}
@@ -94,6 +111,8 @@ def _compared(said: str, again: Recall, notes: set[str], since: int) -> tuple[st
         return "replayed", f"the same {len(cited)} notes" + (f", and {more} that it had no room for" if more else "")
     if since:
         return "not replayed", _but(since)
+    if later and _quoted(said) <= _quoted(again.text):  # the index of today has a say in order, score and what replaces
+        return "not replayed", "it quotes the same, arranged in another way, as what was written since may bring about"
     missing = sorted(cited - notes)
     return (
         "differs",
@@ -108,8 +127,19 @@ def _but(since: int) -> str:
 def _body(text: str) -> list[str]:
     """Without what stands above the heading, and the lines that count tokens or name the state."""
     _, heading, rest = text.strip().partition("## Relevant Memory")
-    framing = re.compile(r"\((?:\w+ · )?seq=|  \(\d{6} untrusted ends\)$")
+    framing = re.compile(r"\((?:\w+ · )?seq=|[> ] \(\d{6} untrusted ends\)$")
     return [line for line in (heading + rest).split("\n")[1:] if not framing.match(line)]
+
+
+def _quoted(text: str) -> frozenset[str]:
+    """The lines of notes without what is said of them, and the days and authors of their headings."""
+    found = set()
+    for line in _body(text):
+        if line.startswith("# "):
+            found |= {word for word in line.split()[1:] if word != "in" and not word.startswith("/")}
+        elif not line.startswith("#"):
+            found.add(re.sub(r"^@\w+ (?:\([^()]*\) )?", "", line).strip())
+    return frozenset(found - {""})
 
 
 def _stands(memory: Memory, path: bytes, version: int) -> Verdict:

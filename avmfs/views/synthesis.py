@@ -119,7 +119,7 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
         linked = linked_with(reader, node.document, here, depth)
         text = whole(reader, node)[: 4 * ASKED].decode("utf-8", "replace")[:ASKED]
     rows = [f"{paths.printable(path)}  ({escaped(kind)})" for path, kind in linked.items()]
-    answer = memory.search(text, limit=limit + len(linked) + 1) if limit and text.strip() else None
+    answer = memory.search(segment.as_question(text), limit=limit + len(linked) + 1) if limit else None
     least = memory.around.search.min_relevance
     alike = [
         f"[{scored.relevance:.2f}] {paths.printable(scored.hit.path)}"

@@ -116,7 +116,7 @@ def answers(text: str) -> list[_Answer]:
 
 def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -> Verdict:
     what = f"answer of seq={given.seq}"
-    asked = question_of(memory, given.seq, given.nonce, question) if given.seq <= newest else None
+    asked = next(questions_of(memory, given.seq, given.nonce, question), None) if given.seq <= newest else None
     if asked is None and question is None:
         return Verdict(what, None, "not proved", "for that its question is needed")
     if asked is not None:
@@ -125,9 +125,9 @@ def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -
     return Verdict(what, None, "forged", "this memory did not give it to you for that question")
 
 
-def question_of(memory: Memory, seq: int, nonce: str, question: str | None) -> Asked | None:
-    """How an answer was asked for (agents.questions): ``question`` the usual way, unless the agent's log has it, as it
-    has those that nobody names. None where the nonce is of none of them."""
+def questions_of(memory: Memory, seq: int, nonce: str, question: str | None) -> Iterator[Asked]:
+    """How an answer may have been asked for (agents.questions): as the agent's log has it, which knows those that
+    nobody names, too; then ``question`` the usual way. Only those that the nonce is of."""
     log, who = memory.around.questions, memory.who
     kept = log.asked(who.name) if log is not None and who.key is None and not who.operator and who.name else []
     usual: Asked = {"under": "/", "strategy": "balanced", "max_tokens": None, "min_relevance": None}
@@ -135,8 +135,7 @@ def question_of(memory: Memory, seq: int, nonce: str, question: str | None) -> A
     for each in (*known, *([{**usual, "q": question}] if question is not None else [])):
         calls.go_on()
         if memory.store.nonce(who, seq, each["q"]) == nonce:
-            return each
-    return None
+            yield each
 
 
 def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str, then: _Then) -> Verdict:

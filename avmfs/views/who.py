@@ -8,7 +8,7 @@ what is found are named.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -20,7 +20,6 @@ from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.node import notice
 from avmfs.search.engine import Answer
-from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.store.queries.discovery import Evidence
 from avmfs.store.queries.nodes import Reader
@@ -32,6 +31,7 @@ SEARCHED = 20  # hits of a search whose authors are named
 ASKED = 5  # of those who know, in the answer to a question
 WORKS_SHOWN, CLAIMS_MOST = 10, 10_000  # of one agent in :agents; that are looked at
 _NOBODY = "nobody is known to know"
+_HAS_ASKED = "\nasked {} (#{})\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,16 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a question was answered with. ``recalled`` is empty when nothing was relevant; ``sent`` is the number of the
-    message to ``recipient``."""
+    """What a question was answered with, ``text`` in all. ``recalled`` is empty when nothing was relevant; ``sent`` is
+    the number of the message to ``recipient``."""
 
+    text: str
     recalled: str
     tokens: int
     degraded: str | None
     known: Known
     recipient: str | None
     sent: int | None
-
-    @property
-    def text(self) -> str:
-        head = self.recalled or NOTHING
-        told = "" if self.sent is None else f"\nasked {self.recipient} (#{self.sent})\n"
-        return f"{head}\n{_section(self.known)}{told}"
 
 
 def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian") -> Known:
@@ -104,9 +99,6 @@ def ask(
     when there is nobody to forward it to."""
     budget = memory.around.search.max_tokens if max_tokens is None else max_tokens
     known = who_knows(memory, question, limit=ASKED)
-    count = memory.around.engine.counter.count
-    while known.lines and count(_section(known)) > budget // 2:
-        known = replace(known, lines=known.lines[:-1])
     recipient = to
     if to is None and forward:
         others = [line for line in known.lines if line.host is None and line.agent not in (None, memory.who.name)]
@@ -115,10 +107,23 @@ def ask(
         recipient = next((line.agent for line in others if line.agent in enrolled), None)
         if recipient is None:
             raise NotFound("nobody else is known to know about it: name whom to ask")
-    found = memory.recall(question, max_tokens=budget, reserve=min(count(_section(known)), budget - 1))
+    count = memory.around.engine.counter.count
+    told = "" if recipient is None else _HAS_ASKED.format(recipient, 10**9)
+    section, known = _within(known, budget // 2, count)
+    found = memory.recall(question, max_tokens=budget, reserve=min(count(section + told), budget - 1))
     sent = None if recipient is None else memory.tell(recipient, question)
-    recalled = found.text if found.hits else ""
-    return Answered(recalled, found.tokens, found.degraded, known, recipient, sent)
+    text = found.text + section + ("" if sent is None else _HAS_ASKED.format(recipient, sent))
+    recalled = (found.text, found.tokens) if found.hits else ("", 0)
+    return Answered(text.removeprefix("\n"), *recalled, found.degraded, known, recipient, sent)
+
+
+def _within(known: Known, most: int, count: Callable[[str], int]) -> tuple[str, Known]:
+    """As many lines, under their heading, as have ``most`` tokens: none where not one fits."""
+    some = bool(known.lines)
+    while known.lines and count(_section(known)) > most:
+        known = replace(known, lines=known.lines[:-1])
+    section = _section(known)
+    return (section if some == bool(known.lines) and count(section) <= most else ""), known
 
 
 def set_privacy(memory: Memory, mode: str, agent: str | None = None) -> None:
@@ -186,7 +191,7 @@ def working(reader: Reader) -> dict[str, list[tuple[bytes, int]]]:
 
 
 def _section(known: Known) -> str:
-    return f"## Who knows\n\n{known.text}"
+    return f"\n## Who knows\n\n{known.text}"
 
 
 def _authors(memory: Memory, answer: Answer) -> list[Knows]:

@@ -93,7 +93,7 @@ def test_a_search_ranks_pages_and_scores(avm: AVM) -> None:
     assert store.search(("nowhere",), query="umbrella") == []
 
 
-def test_items_are_files_with_a_past_and_a_ttl(avm: AVM) -> None:
+def test_items_are_files_with_a_past_and_a_ttl(avm: AVM, caplog: pytest.LogCaptureFixture) -> None:
     store = AvmStore(avm)
     store.put(("users", "u1"), "prefs", {"theme": "dark"}, ttl=90)
     path = "/memory/private/alice/langgraph/users/u1/prefs.json"
@@ -108,6 +108,10 @@ def test_items_are_files_with_a_past_and_a_ttl(avm: AVM) -> None:
     avm.write(path, "by hand")
     with pytest.raises(Invalid, match=r"prefs\.json.*not JSON|not JSON.*prefs\.json"):
         store.get(("users", "u1"), "prefs")
+    store.put(("users", "u2"), "prefs", {"theme": "by hand"})
+    for query in ("hand", None):
+        assert [item.namespace for item in store.search(("users",), query=query)] == [("users", "u2")]
+    assert "prefs.json" in caplog.text
 
 
 def test_a_search_renews_what_it_hands_over_and_nothing_else(avm: AVM) -> None:

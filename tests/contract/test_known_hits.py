@@ -10,7 +10,8 @@ import pytest
 from avmfs.access import Principal
 from avmfs.node import Hit
 from avmfs.store.identity import OPERATOR
-from avmfs.store.index import hit_cache
+from avmfs.store.index import hit_cache, passage_columns
+from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.store import Store
 from tests.contract.store_world import ALICE, BOB, World
 
@@ -166,6 +167,29 @@ def test_the_memory_is_bounded(stocked: World, monkeypatch: pytest.MonkeyPatch) 
     assert every(stocked.store, ALICE) == every(stocked.store, ALICE) == anew(stocked.store, ALICE)
     known = stocked.store._catalogue.hits
     assert len(known._hits) == 4 and len(known._places) <= 2
+
+
+def test_the_tables_of_those_who_see_different_notes_are_bounded(
+    stocked: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage_columns, "ROWS", 14)
+    stocked.store._catalogue = PassageColumns()
+    agents = [Principal(f"agent{number}") for number in range(5)]
+    for who in agents:
+        stocked.do(who, "enroll")
+        stocked.write(who, f"/memory/private/{who.name}/own.md", b"my own coffee")
+    stocked.drain()
+    for who in (*agents, *agents):
+        assert len(every(stocked.store, who)) == 7
+    assert len(stocked.store._catalogue._views) == 2
+
+
+def test_a_table_larger_than_all_that_is_kept_is_kept_alone(stocked: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passage_columns, "ROWS", 3)
+    stocked.store._catalogue = PassageColumns()
+    assert len(every(stocked.store, ALICE)) == 7
+    table = stocked.store.search_index(ALICE).table()
+    assert stocked.store.search_index(ALICE).table() is table
 
 
 def test_many_changes_by_two_processes(stocked: World) -> None:

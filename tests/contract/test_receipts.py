@@ -62,6 +62,53 @@ def test_an_answer_asked_again_gives_the_same_until_its_notes_change(home: Home)
     alice.close()
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"scores": True},
+        {"format": "markdown"},
+        {"archive": True},
+        {"under": "/memory/shared/far"},
+        {"max_tokens": 120},
+        {"strategy": "recency", "cite": "path"},
+    ],
+    ids=lambda how: next(iter(how)),
+)
+def test_an_answer_is_asked_again_as_it_was_asked_for(home: Home, how: dict[str, Any]) -> None:
+    alice = home.door("alice")
+    alice.call("write", path="/shared/far/third.md", data=b"atlas: the ingress proxy logs to Loki\n")
+    alice.call("write", path="/shared/away.md", data=b"the ingress proxy of atlas was nginx\n")
+    alice.call("archive", path="/shared/away.md")
+    given = alice.call("recall", q=ASKED, **how)["text"]
+    alice.call("recall", q=ASKED, max_tokens=1000)  # of the same state, in another way
+    logged = bool(alice.call("questions")["kept"])
+    for _ in range(2):
+        found = alice.call("verify", text=given, q=ASKED, replay=True)
+        assert found["good"] and states(found)[-2] in ("replayed", "not replayed"), found
+        assert states(found)[-2] == "replayed" or not logged or "arranged in another way" in found["text"]
+        alice.call("write", path="/shared/more.md", data=b"an ingress proxy of atlas came later\n")
+    if logged and "cite" not in how and "format" not in how:
+        forged = given.replace(" alice\n", " mallory\n")
+        assert states(alice.call("verify", text=forged, q=ASKED, replay=True))[-2] == "differs"
+    if "cite" not in how:  # else that it is misquoted is said of the citation
+        cut = given.replace("Envoy", "Zuul").replace("Loki", "Zuul")
+        found = alice.call("verify", text=cut, q=ASKED, replay=True)
+        assert states(found)[-2] == ("differs" if logged else "not replayed")
+    alice.close()
+
+
+def test_an_answer_of_the_past_is_asked_again_of_the_same_past(home: Home) -> None:
+    alice = home.door("alice")
+    alice.call("snapshot", name="before")
+    alice.call("write", path="/shared/more.md", data=b"an ingress proxy of atlas came later\n")
+    given = alice.call("read", path=f"/@snap.before/:recall?q={ASKED}")["data"].decode()
+    assert "Envoy" in given and "came later" not in given
+    found = alice.call("verify", text=given, q=ASKED, replay=True)
+    assert states(found)[-2] == ("replayed" if alice.call("questions")["kept"] else "not replayed")
+    assert found["good"]
+    alice.close()
+
+
 def test_a_receipt_alone_says_which_notes_it_was_of(home: Home) -> None:
     alice, bob = home.door("alice"), home.door("bob")
     shown = receipt(alice.call("recall", q=ASKED)["text"])

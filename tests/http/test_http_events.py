@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from avmfs.http.doors import ALL
 from avmfs.http.events import STREAMS_OF_ONE
+from avmfs.http.mcp import SERVERS, SERVERS_OF_ONE
+from avmfs.rpc.server import CLIENTS, CLIENTS_PER_UID, STRANGERS
 from tests.faults.daemons import LIMIT_S, QUIET, wait
 from tests.http.http_world import Visitor, Web, of, started
 
@@ -191,6 +194,26 @@ def test_mcp_over_the_service_is_the_agent_of_the_token(web: Web) -> None:
     assert "You are bob" in instructions
     found = web.call(web.token("alice"), "search", query="kiln").body + web.call(key, "search", q="kiln").body
     assert b"kiln" in found
+
+
+def test_one_agent_has_so_many_mcp_servers_by_all_its_keys(web: Web) -> None:
+    pytest.importorskip("mcp")
+    said = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "many", "version": "1"}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": said}
+
+    def status(token: str) -> int:
+        return web.ask("POST", "/mcp", hello, token, accept="application/json, text/event-stream").status
+
+    with contextlib.closing(web.door("mallory")) as door:
+        keys = [str(door.call("create_key", actions=["read", "inbox"])["key"]) for _ in range(SERVERS_OF_ONE + 2)]
+    assert [status(key) for key in keys] == [200] * SERVERS_OF_ONE + [503] * 2
+    assert status(web.token("carol")) == 200 and status(keys[0]) == 200
+
+
+def test_all_that_comes_over_http_leaves_programs_of_the_same_user_room() -> None:
+    of_an_mcp_server = 2  # its own connection, and the one that waits for changes
+    assert ALL + of_an_mcp_server * SERVERS <= CLIENTS_PER_UID - 64
+    assert CLIENTS_PER_UID + STRANGERS <= CLIENTS
 
 
 def test_avm_open_signs_a_browser_in_and_begins_the_service_where_it_is_off(root: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -159,6 +161,24 @@ def test_a_path_that_leaves_memories_or_names_a_view_is_refused(notes: Peer, pat
     notes.call("memory", command="create", path="/memories/mine.md", file_text="x")
     notes.refused("memory", command="rename", old_path="/memories/mine.md", new_path=path)
     assert notes.text("avm_read", path="/private/secret.md") == "not for this tool\n"
+
+
+def test_the_root_itself_is_no_file_to_create(world: World, portal: BlockingPortal) -> None:
+    with peers.stdio(portal, world.environ, "erin") as erin:
+        assert "/memories is a directory" in erin.refused("memory", command="create", path="/memories", file_text="x")
+        erin.call("memory", command="create", path="/memories/a.md", file_text="x")
+        assert erin.text("memory", command="view", path="/memories").endswith("/memories/a.md\n")
+
+
+def test_a_directory_whose_name_is_no_unicode_stands_in_the_view_with_the_others(carol: Peer, world: World) -> None:
+    carol.call("memory", command="create", path="/memories/odd/a.md", file_text="x")
+    odd = os.fsencode(world.mounts["carol"] / "private/memories/odd")
+    os.makedirs(odd + b"/d\xefr/below")
+    try:
+        shown = carol.text("memory", command="view", path="/memories/odd")
+        assert "?\t/memories/odd/d\ufffdr\n" in shown and "/memories/odd/a.md\n" in shown, shown
+    finally:
+        shutil.rmtree(odd)
 
 
 def test_each_agent_has_memories_of_its_own(notes: Peer, bob: Peer) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import re
+import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,7 @@ from anyio.from_thread import BlockingPortal
 from avmfs_config import find_paths
 from mcp.shared.exceptions import MCPError
 
-from avmfs.errors import Invalid
+from avmfs.errors import AvmError, Interrupted, Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
@@ -188,6 +190,25 @@ def test_waiting_for_changes_tells_nothing_of_others(world: World, alice: Peer) 
     finally:
         door.close()
         other.close()
+
+
+def test_a_session_that_is_closed_while_it_waits_asks_no_door_again(world: World) -> None:
+    session = Session(find_paths(world.environ), "bob", world.environ)
+    now, _ = session.call("watch", {})
+    ended: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            session.call("watch", {"since": now["seq"], "unread": now["unread"], "wait": 50.0})
+        except AvmError as e:
+            ended.append(e)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(session._mutex.locked)
+    session.close()
+    waiting.join(LIMIT_S)
+    assert [type(each) for each in ended] == [Interrupted] and session._door is None
 
 
 @pytest.mark.parametrize("daemon", [True, False])
@@ -562,6 +583,16 @@ def test_the_token_is_made_once_and_kept_from_others(world: World) -> None:
         path.chmod(0o644)
         code, said = started(environ, "--user", "alice", "--http", "--port", "0", "--token-file", str(path))
         assert code == 1 and "chmod 600" in said
+
+
+def test_a_start_that_is_killed_while_it_makes_the_token_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "token")
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr(secrets, "token_urlsafe", lambda count: signal.raise_signal(signal.SIGINT))
+            token(str(path), Path(folder), "alice")
+        assert re.fullmatch(r"[\w-]{43}", token(str(path), Path(folder), "alice"))
+        assert os.listdir(folder) == ["token"]
 
 
 def test_a_port_that_is_taken_is_a_clear_error(world: World, url: str) -> None:

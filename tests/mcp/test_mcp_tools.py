@@ -326,6 +326,26 @@ def test_bytes_that_are_no_text_come_as_base64_and_characters_are_not_cut(world:
     assert text == "äöü€" * 10 and offset == 90
 
 
+def test_what_was_cut_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
+    path, lines = "/shared/ground/long.md", "".join(f"line {number}\n" for number in range(1000))
+    alice.call("avm_write", path=path, content=lines)
+    delta = f"{path}:delta"
+    (cut,) = bob.said("avm_fetch", targets=[delta], max_bytes=100)["items"]
+    first = bob.said("avm_read", path=delta, limit=5000)
+    assert cut["more"] and first["more"]
+    rest = bob.said("avm_read", path=delta, offset=first["next_offset"])
+    assert first["content"] + rest["content"] == lines and not rest["more"]
+    assert bob.text("avm_read", path=delta) == "(no changes)\n"
+
+    for number in range(3):
+        alice.call("avm_tell", recipient="bob", body=f"the {number}th of a long mail")
+    inbox = "/:inbox?unread=1&mark=read"
+    assert bob.said("avm_read", path=inbox, limit=10)["more"]
+    (whole,) = bob.said("avm_fetch", targets=[inbox])["items"]
+    assert "the 0th" in whole["content"] and "the 2th" in whole["content"]
+    assert "a long mail" not in bob.text("avm_read", path=inbox)
+
+
 def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: Peer) -> None:
     import os
 
@@ -337,6 +357,15 @@ def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: 
     assert entry["path"] == "/memory/shared/odd/caf\ufffd.md"
     assert bob.said("avm_fetch", targets=[entry["handle"]])["items"][0]["content"] == "espresso\n"
     assert "caf" in bob.text("avm_recall", query="espresso", cite=True)
+    os.mkdir(shared + b"/d\xefr")
+    with open(shared + b"/d\xefr/in.md", "w") as file:
+        file.write("below\n")
+    os.mkdir(shared + b"/zoo")
+    with open(shared + b"/zoo/heron.md", "w") as file:
+        file.write("heron\n")
+    for limit, last in ((50, "/zoo/heron.md"), (3, "/zoo/")):
+        lines = bob.text("avm_browse", target="/shared/odd", depth=3, limit=limit)
+        assert "/d\ufffdr/" in lines and last in lines, lines
 
 
 def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: str) -> None:
@@ -358,6 +387,17 @@ def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: st
     )
     found = alice.said("avm_history", path=f"{ground}/zebra.md", older=0, newer=1)
     assert found["diff"].endswith("+# Zebra\n") and [each["author"] for each in found["versions"]] == ["alice"] * 2
+
+
+def test_a_link_leads_to_the_file_that_is_named_whatever_others_are_called(alice: Peer, ground: str) -> None:
+    for name in ("plan", "plan cousin", "from"):
+        alice.call("avm_write", path=f"{ground}/{name}", content=name)
+    link = {"direction": "out", "path": f"/memory{ground}/plan", "type": "cousin"}
+    one = {"path": f"{ground}/from", "target": f"{ground}/plan", "type": "cousin"}
+    assert alice.said("avm_link", **one)["links"] == [link]
+    other = {"direction": "out", "path": f"/memory{ground}/plan cousin", "type": "related"}
+    assert alice.said("avm_link", path=f"{ground}/from", target=f"{ground}/plan cousin")["links"] == [link, other]
+    assert alice.said("avm_link", **one, remove=True)["links"] == [other]
 
 
 @pytest.mark.parametrize("path", ["/nope.md", "/memory/nope.md", "/shared/ground/nope.md"])

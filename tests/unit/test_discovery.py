@@ -19,8 +19,9 @@ from avmfs.rpc.remembering import remember
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.discovery import DiscoveryReader
 from avmfs.store.rows.scopes import Scopes
+from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted
-from avmfs.views.who import Via, who_knows
+from avmfs.views.who import Via, ask, who_knows
 from tests.unit.views_fixtures import Agent, World, opened
 
 MODES = ("full", "owner", "existence", "none")
@@ -49,6 +50,21 @@ def keyed(world: World, agent: Agent, *actions: str) -> Memory:
 
 
 # The librarian
+
+
+@pytest.mark.parametrize("to", [None, "alice"])
+def test_an_answer_with_who_knows_keeps_to_its_budget(world: World, to: str | None) -> None:
+    alice, bob, counter = world.agent("alice"), world.agent("bob"), TokenCounter()
+    for name in ("one", "two", "three"):
+        alice.put(f"/shared/{name}.md", f"The RSI of NVDA was 72 when we looked the {name} time.")
+    for question in ("what is the RSI of NVDA?", "where do zebras sleep?"):
+        for budget in (1, *range(12, 160, 4)):
+            found = ask(bob.memory, question, max_tokens=budget, to=to)
+            told = "" if to is None else f"asked {to} (#{found.sent})\n"
+            assert told in found.text and counter.count(found.text) <= max(budget, 2 * counter.count(told)), budget
+            assert "nobody is known" not in found.text or "zebras" in question
+    assert "## Who knows\n\nalice  3 files: NVDA, RSI" in ask(bob.memory, "what is the RSI of NVDA?").text
+    assert ask(bob.memory, "zebras?").text == "(nothing relevant)\n\n## Who knows\n\n(nobody is known to know)\n"
 
 
 def test_who_writes_about_a_topic_is_named_with_the_newest_file(world: World) -> None:

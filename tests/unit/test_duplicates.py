@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from avmfs import calls
 from avmfs.access import Policy
 from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.rpc import methods
-from avmfs.search.duplicates import NEAR, likeness
+from avmfs.search.duplicates import NEAR, likeness, steps, words
 from avmfs.store.commands.versions import TAGS_MAX
 from tests.unit.views_fixtures import World, opened
 
@@ -51,6 +54,23 @@ def test_what_is_the_same_and_what_only_reads_alike(other: str, same: float | No
     found = likeness(FACT, other)
     assert found == likeness(other, FACT)
     assert (found == 1.0) == (same == 1.0) and (found >= NEAR) == (same is not None)
+
+
+def test_notes_of_few_words_that_come_again_and_again_are_not_aligned_for_minutes(world: World) -> None:
+    one, other = "ay bee ay cee " * 2000, "ay dee ay eff " * 2000
+    began, asked = time.process_time(), Counter[str]()
+
+    class Waited(calls.Call):
+        def look(self) -> None:
+            asked["looked"] += 1
+
+    calls.working.call = Waited()
+    try:
+        assert likeness(one, other) == 0
+        assert not steps(words(one), words(other))
+    finally:
+        calls.working.call = None
+    assert asked["looked"] and time.process_time() - began < 60
 
 
 def test_both_are_kept_and_the_older_is_named(world: World) -> None:

@@ -4,9 +4,11 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from avmfs.search.indexer import embed_pending
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
-from avmfs.text import forms, segment
+from avmfs.text import forms, segment, speech
 from avmfs.text.tokens import TokenCounter
 from tests.hashing import HashingEmbedding
 from tests.unit.fakes import MemoryCorpus
@@ -565,6 +567,14 @@ def test_what_is_older_decays_by_half_lives_where_that_has_a_weight() -> None:
 
     assert score(0.0) == {"/old": 0.0, "/older": 0.0, "/new": 0.0}
     assert list(score(0.4).items()) == [("/new", 0.4), ("/old", pytest.approx(0.1)), ("/older", pytest.approx(0.05))]
+
+
+def test_what_begins_with_a_time_decays_from_that_time_of_the_askers_zone() -> None:
+    hour, flags = 3600 * 10**9, np.array([speech.LOCAL, 0, speech.LOCAL], np.uint8)
+    noon = int(datetime(2026, 3, 8, 12, tzinfo=UTC).timestamp()) * 10**9
+    table: Any = SimpleNamespace(times=np.array([noon - 9 * hour, noon - hour, noon - 11 * hour]), flags=flags)
+    found = signals.decay(table, np.arange(3), noon, 1 / 24, ZoneInfo("Pacific/Honolulu"))
+    assert found.tolist() == pytest.approx([1.0, 0.5, 0.5])  # 13:00, 11:00 and 11:00 there
 
 
 def test_a_chinese_question_in_other_words_still_goes_by_its_words() -> None:

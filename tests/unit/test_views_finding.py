@@ -8,9 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from avmfs_config import default_settings
 
+from avmfs.embed import engines
 from avmfs.errors import Invalid
 from avmfs.rpc import methods
+from avmfs.rpc.local import LocalDoor
+from tests.hashing import HashingEmbedding
 from tests.unit.views_fixtures import World, opened
 
 
@@ -21,6 +25,34 @@ def world(tmp_path: Path) -> Iterator[World]:
         alice.put("/shared/market/nvda.md", "NVDA shows weakness, RSI at 72.")
         alice.put("/shared/other/nvda.md", "NVDA earnings come next week.")
         yield made
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"),
+    [
+        ("search", {"q": "zebra"}),
+        ("retrieve", {"q": "zebra"}),
+        ("synthesize", {"q": "zebra"}),
+        ("bundle", {"q": "zebra"}),
+        ("who", {"q": "giraffe"}),
+        ("ask", {"question": "zebra"}),
+        ("read", {"path": "/shared/:recall?q=zebra"}),
+        ("read", {"path": "/shared/:why?q=zebra"}),
+        ("read", {"path": "/shared/note.md:related"}),
+    ],
+)
+def test_without_a_daemon_whatever_searches_first_embeds_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, asked: dict[str, str]
+) -> None:
+    monkeypatch.setattr(engines, "shared", lambda *given: HashingEmbedding())
+    door = LocalDoor(tmp_path / "avm.db", default_settings(), "alice")
+    try:
+        door.call("remember", content="the zebra crosses at noon", path="/shared/note.md")
+        assert door._store.vectors_wait()  # nothing was searched by meaning yet
+        door.call(method, **asked)
+        assert not door._store.vectors_wait()
+    finally:
+        door.close()
 
 
 @pytest.mark.parametrize("view", ["search", "recall"])

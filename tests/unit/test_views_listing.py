@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from avmfs.errors import Invalid
+from avmfs.rpc import methods
 from avmfs.store.schema.tables import ROOT
 from tests.unit.views_fixtures import World, opened
 
@@ -179,3 +180,12 @@ def test_stats_keep_the_most_used_tags(world: World) -> None:
     alice.echo("t29", "/shared/b:tags")
     tags = json.loads(alice.cat("/shared/:stats"))["tags"]
     assert len(tags) == 20 and tags["t29"] == 2 and "t18" in tags
+
+
+def test_no_time_is_too_late_to_be_asked_for(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/note.md", "x")
+    assert alice.cat("/:changes?since=9999-12-31T23:59") == "(no changes)\n"
+    assert methods.call(alice.memory, "recent", {"since": "9999-12-31"})["changes"] == []
+    assert methods.call(alice.memory, "audit", {"since": "9999-12-31"}) == []
+    assert "note.md" in alice.cat("/:changes?since=0001-01-02")

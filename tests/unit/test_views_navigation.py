@@ -15,6 +15,7 @@ from avmfs.errors import Invalid, NotFound
 from avmfs.rpc.remembering import remember
 from avmfs.search.indexer import embed_pending
 from avmfs.views.listing import TREE_ENTRIES
+from avmfs.views.overview import noted
 from tests.unit.views_fixtures import Agent, World, opened
 
 SECRET = "/private/secret.md"
@@ -209,6 +210,18 @@ def test_a_memory_stands_in_the_timeline_at_its_own_time(world: World) -> None:
     assert "## 2026-01-27" in world.agent("alice").cat("/:timeline?days=50")
 
 
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_a_note_that_begins_with_a_time_stands_at_that_time_of_this_zone(world: World, zone: str) -> None:
+    alice, an_hour_ago = world.agent("alice"), world.clock() - 3600 * 10**9
+    here = replace(alice.memory, around=replace(alice.memory.around, zone=ZoneInfo(zone)))
+    remember(here, f"{here.local(an_hour_ago):%Y-%m-%d %H:%M} the boiler was lit", path="/shared/boiler.md")
+    path = b"/memory/shared/boiler.md"
+    (told,) = [note for note in noted(here, b"/memory", 0.05, 10)[0] if note.path == path]
+    assert 0 <= an_hour_ago - told.at < 60 * 10**9
+    assert path not in [note.path for note in noted(here, b"/memory", 0.04, 10)[0]]
+    assert path in [note.path for note in noted(here, b"/memory", 0.04, 10, cold=True)[0]]
+
+
 def test_what_is_cold_is_told_oldest_first_below_the_directory_and_only_as_the_asker_sees_it(world: World) -> None:
     alice = world.agent("alice")
     for number in (40, 60):
@@ -259,6 +272,13 @@ def test_related_has_links_hop_by_hop_then_what_is_alike(world: World) -> None:
     alike = alice.cat("/shared/market/nvda.md:related")
     assert re.search(r"\[[01]\.\d\d\] /memory/shared/twin\.md", alike)
     assert "secret" not in alike and alike.count("garden.md") == 1 and "nvda.md" not in alike
+
+
+def test_a_text_that_denies_or_quotes_something_asks_for_its_words_as_any_other(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/rules.md", 'Releases of the gateway: do NOT deploy the "canary fleet" on Fridays.')
+    alice.put("/shared/log.md", "We deploy releases of the gateway to the fleet on Fridays.")
+    assert "/memory/shared/log.md" in alice.cat("/shared/rules.md:related")
 
 
 # :synthesis

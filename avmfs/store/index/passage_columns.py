@@ -15,6 +15,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.lru import LRU
 from avmfs.store.index import allocator
 from avmfs.store.index.columns import ROW, Columns, arrange
 from avmfs.store.index.hit_cache import HitCache
@@ -23,6 +24,7 @@ from avmfs.text import segment
 
 _NEVER: Final = 2**63 - 1
 _PIECE: Final = 2048  # rows that are converted at once
+ROWS: Final = 4_000_000  # of all tables that are remembered, 81 bytes each; one that is larger is remembered alone
 _MANY: Final = 4096  # changed documents above which everything is read anew
 _COLUMNS: Final = """select passage.id, passage.document, passage.part, passage.scope, node.parent,
  coalesce(passage.at, node.mtime), coalesce(version.seq, 0), passage.len, coalesce(passage.voice, ''),
@@ -43,19 +45,19 @@ class PassageColumns:
         self._rows: NDArray[np.void] = np.zeros(0, ROW)
         self._read = (-1, -1)  # newest of passage_log, newest of log
         self._forget_voices()
-        self._views: dict[str, tuple[Columns, int]] = {}
+        self._views: LRU[str, tuple[Columns, int]] = LRU(ROWS, lambda view: min(len(view[0].passages), ROWS))
 
     def visible(self, db: apsw.Connection, scopes: str, ids: frozenset[int], now: int) -> Columns:
         """The table of what stands in the scopes ``ids`` (as JSON: ``scopes``) and has not expired by ``now`` (ns)."""
         with self._lock:
             self._catch_up(db)
-            table, until = self._views.get(scopes, (None, 0))
+            table, until = self._views.get(scopes) or (None, 0)
             if table is None or now >= until:
                 seen = np.isin(self._rows["scope"], np.fromiter(ids, np.int64, len(ids)))
                 seen &= self._rows["expires"] > now
                 chosen = self._rows if seen.all() else self._rows[seen]
                 table = arrange(chosen, self._voices_of)
-                self._views[scopes] = table, int(chosen["expires"].min(initial=_NEVER))
+                self._views.put(scopes, (table, int(chosen["expires"].min(initial=_NEVER))))
                 if len(chosen) > _PIECE:
                     allocator.trim()
             return table

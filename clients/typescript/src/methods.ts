@@ -246,6 +246,7 @@ export interface ReadArguments {
   offset?: number;
   limit?: number;
   banner?: boolean;
+  whole?: boolean;
 }
 
 export interface RecallArguments {
@@ -725,8 +726,9 @@ export interface Methods {
   questions(given?: QuestionsArguments): Promise<Json>;
   /**
    * A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-   * most 8 MiB), a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart.
-   * ``untrusted``: where a file came from, if that is to be marked; views do so by themselves.
+   * most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read. Without
+   * ``banner`` no view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if
+   * that is to be marked; views do so by themselves.
    */
   read(given: ReadArguments): Promise<Json>;
   /**
