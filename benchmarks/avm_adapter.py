@@ -120,8 +120,7 @@ class Adapter:
 
     @property
     def embedder(self) -> Embedder | None:
-        assert self._avm is not None
-        return cast(local.LocalDoor, self._avm._door)._embedder
+        return self.memory.around.engine._embedder
 
     def recall(self, query: str, max_tokens: int) -> str:
         assert self._avm is not None
