@@ -70,10 +70,8 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
 def check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:
     """Check that it may stand there, with all that is below it. What is too deep already, in a store of before, may go
     where it is no deeper. Of what is below only the directories are looked at, and only where one could come to stand
-    too deep. Nor may it take the name of a further mirror: what is below would have the rights of other places."""
+    too deep."""
     before, parts = tx.parts_of(node), (*tx.parts(there.id), name)
-    if paths.origin(parts) == paths.origin(parts[:-1]):
-        raise Invalid("there it is the name of another mirror of /memory", paths.text(paths.join(parts)))
     deeper, longer = len(parts) > len(before), paths.length(parts) > paths.length(before)
     if deeper or longer:
         row: Any = (0, 0) if node.kind is not Kind.DIRECTORY else tx.db.execute(_BELOW, (node.id,)).fetchone()
