@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated
 
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, Denied
 from avmfs.mcp.resources import News, touched
 from avmfs.mcp.session import Session
 
@@ -102,6 +102,10 @@ class Watching:
                 if self._session is None:
                     self._session = self._main.another()
                 found, _ = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S})
+            except Denied as e:  # its key was revoked: who subscribes later asks anew
+                log.info("waiting for changes is over: %s", e)
+                self._loop = None
+                break
             except AvmError as e:
                 log.info("waiting for changes: %s", e)
                 self._over.wait(PAUSE_S)
