@@ -7,7 +7,6 @@ first request.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -90,15 +89,16 @@ class McpServers:
         """Cancel what is under way once what the request has shown lets nobody in any more: its session has ended, or
         its key was revoked."""
         call = self._service.doors.call
-        with contextlib.suppress(Denied):
-            while True:
-                await anyio.sleep(WAIT_S)
-                try:
-                    if identity.bearer(request, self._service.sessions) != caller:
-                        break
-                    await self._service.in_thread(lambda: call(caller, "watch", {}))
-                except Busy as e:
-                    log.info("mcp: %s is asked for later: %s", caller.agent, e)
+        while True:
+            await anyio.sleep(WAIT_S)
+            try:
+                if identity.bearer(request, self._service.sessions) != caller:
+                    break
+                await self._service.in_thread(lambda: call(caller, "watch", {}))
+            except Denied:
+                break
+            except AvmError as e:
+                log.info("mcp: whether %s is still let in is asked again: %s", caller.agent, e)
         under_way.cancel()
 
     async def _of(self, caller: Caller) -> _Served:
