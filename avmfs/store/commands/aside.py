@@ -235,15 +235,16 @@ def _is_room(tx: Tx, parts: tuple[bytes, ...], kind: Kind) -> bool:
 
 
 def mirrors(tx: Tx, place: tuple[bytes, ...]) -> Iterator[tuple[bytes, ...]]:
-    """Where what is called ``place`` stands in the trash and the archive, if it does."""
-    at = len(paths.space(place))
+    """Where what is called ``place`` stands in the trash and the archive, if it does; and where it would, since what is
+    above has the scope of a way to it."""
     for top, node in _TOPS.items():
         yield paths.mirror(place, top)
-        space = namespace.descend(tx, tx.node(node), place[1:at])
-        rows: list[Any] = tx.db.execute("select name from node where parent = ?", (space and space.id,)).fetchall()
-        for (name,) in rows:
-            if paths.origin(further := (top, *place[1:at], bytes(name), *place[at:])) == place:
-                yield further
+        for at in {1, len(paths.space(place))}:
+            space = namespace.descend(tx, tx.node(node), place[1:at])
+            rows: list[Any] = tx.db.execute("select name from node where parent = ?", (space and space.id,)).fetchall()
+            for (name,) in rows:
+                if paths.origin(further := (top, *place[1:at], bytes(name), *place[at:])) == place:
+                    yield further
 
 
 def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:
