@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,9 @@ class Walk:
     def change(self, who: Principal) -> None:
         world, chance, kind = self.world, self.chance, self.chance.randrange(12)
         tree = [each for each in self.tree(who) if each[0]]
-        wanted = {
+        wanted: dict[str, Callable[[tuple[bytes, ...], Node], bool]] = {
             "archive": lambda place, node: not paths.aside(place),
-            "put_back": lambda place, node: paths.aside(place) and node.id >= 16,
+            "put_back": lambda place, node: paths.aside(place) != "" and node.id >= 16,
             "rename": lambda place, node: node.id >= 16 and (len(place) == 2 or chance.randrange(3) == 0),
             "save": lambda place, node: node.kind is Kind.FILE,
         }
@@ -66,7 +67,8 @@ class Walk:
                 "save")[kind]  # fmt: skip
         found = [each for each in tree if wanted.get(what, lambda place, node: node.id >= 16)(*each)]
         shared = [each for each in found if paths.agent_space(each[0]) is None]
-        place, node = chance.choice((chance.randrange(3) and shared) or found or tree)
+        often = chance.randrange(3)
+        place, node = chance.choice((shared if often else []) or found or tree)
         hers = paths.agent_space(place) == who.name  # what is so stays there
         mine, top = who.name if hers else None, chance.choice((b"memory", b"archive"))
         directories = [each for each in tree if each[1].kind is Kind.DIRECTORY and paths.agent_space(each[0]) == mine]
