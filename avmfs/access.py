@@ -437,6 +437,9 @@ class Policy:
         if not (one and other):
             return one == other  # below the root is what stands aside
         one, other = paths.origin(one), paths.origin(other)
+        way = (paths.MEMORY, paths.PRIVATE)
+        if one != other and any(way[: len(place)] == place for place in (one, other)):
+            return False  # agents' own spaces are below
         for rule in self._placing:
             if (covered := _covers(rule, one)) is None or covered != _covers(rule, other):
                 return False

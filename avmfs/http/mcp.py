@@ -1,7 +1,8 @@
 """MCP over HTTP at /mcp: the server of avm-mcp, one for each caller, behind the service's own tokens.
 
 Owns the lives of these servers: each begins with its caller's first request and ends when it was not asked for long,
-or with the service. The SDK is loaded with the first request.
+or with the service. An answer under way ends with the session or the key that asked for it. The SDK is loaded with the
+first request.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from anyio.abc import TaskGroup, TaskStatus
 from avmfs_config import Paths
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from avmfs.errors import AvmError, Busy
-from avmfs.http import values
-from avmfs.http.doors import Caller
+from avmfs.errors import AvmError, Busy, Denied
+from avmfs.http import identity, values
+from avmfs.http.doors import Caller, Unauthorized
+from avmfs.http.events import WAIT_S
 from avmfs.http.rest import Service
 
 if TYPE_CHECKING:
@@ -62,12 +64,42 @@ class McpServers:
         except AvmError as e:
             await values.refusal(e, False)(scope, receive, send)
             return
+        answered: bool | None = None  # None: nothing yet, False: not to its end
+
+        async def told(message: Message) -> None:
+            nonlocal answered
+            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
         served.under_way += 1
         try:
-            await served.app(scope, receive, send)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._end, group.cancel_scope, Request(scope), caller)
+                await served.app(scope, receive, told)
+                group.cancel_scope.cancel()
+            if answered is None:
+                await values.refusal(Unauthorized("this session has ended"), False)(scope, receive, send)
+            elif not answered:
+                await send({"type": "http.response.body", "body": b""})
         finally:
             served.under_way -= 1
             served.asked = time.monotonic()
+
+    async def _end(self, under_way: anyio.CancelScope, request: Request, caller: Caller) -> None:
+        """Cancel what is under way once what the request has shown lets nobody in any more: its session has ended, or
+        its key was revoked."""
+        call = self._service.doors.call
+        while True:
+            await anyio.sleep(WAIT_S)
+            try:
+                if identity.bearer(request, self._service.sessions) != caller:
+                    break
+                await self._service.in_thread(lambda: call(caller, "watch", {}))
+            except Denied:
+                break
+            except AvmError as e:
+                log.info("mcp: whether %s is still let in is asked again: %s", caller.agent, e)
+        under_way.cancel()
 
     async def _of(self, caller: Caller) -> _Served:
         async with self._beginning:

@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated
 
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, Denied
 from avmfs.mcp.resources import News, touched
 from avmfs.mcp.session import Session
 
@@ -104,6 +104,10 @@ class Watching:
                     if self._over.is_set():  # ``close`` has found nothing to close
                         self._session.close()
                 found, _ = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S})
+            except Denied as e:  # its key was revoked: who subscribes later asks anew
+                log.info("waiting for changes is over: %s", e)
+                self._loop = None
+                break
             except AvmError as e:
                 log.info("waiting for changes: %s", e)
                 self._over.wait(PAUSE_S)

@@ -223,7 +223,11 @@ def _summaries(found: list[_Found], gone: set[int]) -> list[_Step]:
     are left out: a summary is called by its topic, and a name has no mark."""
     steps: list[_Step] = []
     standing = {each.path: each for each in found if each.summarizes}
-    whole = [each for each in found if each.own and not (each.summarizes or each.kind.expires or each.document.shared)]
+    whole = [
+        each
+        for each in found
+        if each.own and not (each.summarizes or each.kind.expires or each.document.shared is not None)
+    ]
 
     def home(each: _Found) -> tuple[int, int, str]:
         return each.kind.scope, each.kind.mode, each.path.rpartition("/")[0]

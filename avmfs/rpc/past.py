@@ -132,7 +132,8 @@ def restore(
                 plan.append(("make", place, old))
             elif old.kind is not Kind.DIRECTORY and not _same_bytes(then, now, old, new):
                 limits = _limits(then, place, old) if new.document != old.document else None
-                if limits is not None and not {*(now.document(new).shared or "*")} <= {*limits}:
+                shared = None if limits is None else now.document(new).shared
+                if limits is not None and (shared is None or not {*shared} <= {*limits}):
                     raise Exists("the file of that name now is for others too", paths.text(paths.join(place)))
                 plan.append(("write", place, old))
             elif old.kind is not Kind.SYMLINK and old.mode != new.mode:

@@ -351,7 +351,7 @@ def shared(ctx: Context) -> str:
         document = reader.document(node)
     if owner is not None:
         return f"(private to {owner})\n"
-    return "all\n" if document.shared is None else ",".join(document.shared) + "\n"
+    return "all\n" if document.shared is None else (",".join(document.shared) or "(nobody)") + "\n"
 
 
 @writes("shared", "`all`, or `alice,bob`: only these, and its owner", check=by_lines(lambda text: _parse_shared(text)))

@@ -34,6 +34,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.queries.audit import AuditReader
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import content, usage
+from avmfs.store.rows.nodes import members
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_attached, open_direct
@@ -498,10 +499,10 @@ def _scopes(db: apsw.Connection, policy: Policy) -> list[str]:
             at = tree[at][1]
         parts = tuple(reversed(names))
         limited = shared.get(document) if paths.agent_space(parts) is None else None
-        right = policy.scope(parts, tuple(limited.split(",")) if limited else None, areas, known[scope].origin)
+        right = policy.scope(parts, members(limited), areas, known[scope].origin)
         if known[scope] != right:
             found.append(f"{paths.join(parts)!r} has scope {known[scope].spec}, {right.spec} is right")
-        if paths.agent_space(parts) is not None and shared.get(document):
+        if paths.agent_space(parts) is not None and shared.get(document) is not None:
             found.append(f"{paths.join(parts)!r} is private and :shared")
     return found
 

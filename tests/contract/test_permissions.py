@@ -615,6 +615,20 @@ def test_areas_that_no_key_names_any_more_come_apart_with_the_next_rules(ruled: 
     assert world.rows("select path from area") == [(b"/memory/b",)] and shown(world, kept).name == "alice"
 
 
+@pytest.mark.parametrize("path", ["/memory/private/alice/x", "/memory/f/x"])
+def test_a_mirror_and_a_file_on_the_way_to_a_key_s_path_are_folded_with_it(
+    ruled: Callable[..., PolicyWorld], path: str
+) -> None:
+    """What is wrong the audit of every world says."""
+    world = ruled()
+    for _ in range(2):
+        world.write(ALICE, "/memory/a", b"x")
+        world.do(ALICE, "archive", **world.at(ALICE, "/memory/a"))
+    assert world.exists(ALICE, "/archive/(2)/a")
+    world.write(ALICE, "/memory/f", b"x", shared=["alice"])
+    new_key(world, ALICE, path)
+
+
 def test_an_area_s_number_is_never_another_s(ruled: Callable[..., PolicyWorld]) -> None:
     """The log keeps the scopes that its rows were written with."""
     world = ruled()

@@ -476,6 +476,35 @@ def test_a_save_that_writes_beside_and_renames_twice_continues_the_document(
         still_known(world, "/memory/f", before, texts)
 
 
+def test_a_file_that_is_made_for_some_is_none_that_was_renamed_away(world: World) -> None:
+    world.write(BOB, "/memory/plan.md", b"for all")
+    world.rename(BOB, "/memory/plan.md", "/memory/plan.md~")
+    world.write(ALICE, "/memory/plan.md", b"secret", shared=["alice"])
+    assert not world.exists(BOB, "/memory/plan.md")
+    assert world.document(ALICE, "/memory/plan.md").shared == ("alice",)
+
+
+def test_what_an_operator_has_limited_to_nobody_stays_so(world: World) -> None:
+    def hidden(path: str) -> None:
+        assert world.document(OPERATOR, path).shared == () and not world.exists(BOB, path)
+
+    world.mkdir(OPERATOR, "/memory/d")
+    world.write(OPERATOR, "/memory/d/pay", b"secret", shared=[])
+    world.rename(OPERATOR, "/memory/d/pay", "/memory/d/pay.md")
+    hidden("/memory/d/pay.md")
+    world.do(OPERATOR, "set_sources", node=world.node(OPERATOR, "/memory/d/pay.md").id, sources=["web"])
+    hidden("/memory/d/pay.md")
+    world.restart(rules=[("/memory/e/*", "ro", ("bob",))])
+    hidden("/memory/d/pay.md")
+    world.rename(OPERATOR, "/memory/d", "/memory/e")
+    hidden("/memory/e/pay.md")
+    world.rename(OPERATOR, "/memory/e/pay.md", "/memory/e/pay.md~")
+    world.create(OPERATOR, "/memory/e/pay.md")
+    hidden("/memory/e/pay.md")
+    world.rename(OPERATOR, "/memory/e/pay.md", "/memory/private/bob/pay.md")
+    assert world.document(BOB, "/memory/private/bob/pay.md").shared is None
+
+
 def test_a_backup_whose_time_is_over_is_not_taken_up_again(world: World) -> None:
     """Its own name, and one that a new file comes to by rename, are new documents, which can be written."""
     for name, backup in (("f", "f~"), ("g", "g.bak")):

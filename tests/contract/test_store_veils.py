@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from avmfs_config import default_settings
+from avmfs_config.settings import Rule
 
 from avmfs.errors import Exists, Invalid, NotFound
 from avmfs.memory import Memory
@@ -185,6 +188,29 @@ def test_a_limited_file_is_not_restored_into_another_that_more_may_read(doors: D
     doors.write("/shared/n.md:shared", "alice")
     doors.door("alice").call("restore", path="/shared", at=then)
     assert doors.read("/shared/n.md", "alice") == "zqlimitedqz\n"
+
+
+def test_what_nobody_could_read_is_restored_for_nobody(tmp_path: Path) -> None:
+    hiding = (Rule("/memory/hr/*", "none"),)
+
+    def door(agent: str, *rules: Rule, **more: Any) -> LocalDoor:
+        settings = replace(default_settings(), permissions=rules or default_settings().permissions)
+        return LocalDoor(tmp_path / "avm.db", settings, agent, embeddings=False, **more)
+
+    with contextlib.closing(door("root", *hiding, operator=True)) as operator:
+        operator.call("write", path="/memory/hr/pay.md", data=b"zqpayqz")
+        operator.call("snapshot", name="then")
+        operator.call("remove", path="/memory/hr/pay.md", permanently=True)
+    with contextlib.closing(door("root", operator=True)) as operator, contextlib.closing(door("bob")) as bob:
+        operator.call("restore", path="/memory/hr/pay.md", at="snap.then")
+        for before, path in (("pay.md", "/memory/hr/new.md"), ("new.md", "/memory/hr/new2.md")):
+            operator.call("snapshot", name=before)
+            operator.call("move", source=f"/memory/hr/{before}", target=path)
+            operator.call("restore", path=f"/memory/hr/{before}", at=f"snap.{before}")
+            for each in (path, f"/memory/hr/{before}"):
+                assert operator.call("read", path=f"{each}:shared")["data"] == b"(nobody)\n"
+                with pytest.raises(NotFound):
+                    bob.call("read", path=each)
 
 
 def test_what_is_restored_has_its_mode_from_the_first(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:

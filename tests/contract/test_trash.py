@@ -10,8 +10,9 @@ import pytest
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import Denied, Invalid, NameTooLong, NotFound
+from avmfs.errors import Denied, Exists, Invalid, NameTooLong, NotFound, NotPermitted
 from avmfs.search.engine import Engine
+from avmfs.store.commands import renaming
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.text.tokens import TokenCounter
@@ -196,9 +197,97 @@ def test_nothing_is_moved_to_where_it_would_be_a_mirror(world: World) -> None:
             world.rename(ALICE, "/memory/(2)", path)
     assert world.do(ALICE, "archive", **world.at(ALICE, "/memory/(2)"))["path"] == b"/archive/(2)/(2)"
     assert world.names(BOB, "/archive/(2)") == []
-    world.mkdir(ALICE, "/archive/(2)/private")
     with pytest.raises(Denied):
-        world.mkdir(ALICE, "/archive/(2)/private/alice")  # nor is an agent's space made there
+        world.mkdir(ALICE, "/archive/(2)/private")  # agents' spaces have their mirrors elsewhere
+    world.mkdir(BOB, "/memory/foo")
+    world.write(BOB, "/memory/foo/alice/note.md", b"planted")
+    world.do(BOB, "archive", **world.at(BOB, "/memory/foo"))
+    with pytest.raises(Denied):
+        world.rename(BOB, "/archive/foo", "/archive/(2)/private")
+    for path in ("/archive/(3)", "/archive/private/alice/(2)"):
+        with pytest.raises(Invalid):
+            world.mkdir(ALICE, path)
+
+
+@pytest.mark.parametrize("place", ["trash", "archive"])
+def test_the_ways_to_what_others_put_away_are_nobodys_to_move_or_to_close(world: World, place: str) -> None:
+    for path in ("/memory/private/alice/diary.md", "/memory/desk/plan.md", "/memory/desk/plan.md"):
+        aside(world, place, path)
+    way, node = f"/{place}/private", world.node(BOB, f"/{place}/private").id
+    world.mkdir(BOB, "/memory/pub")
+    for who in (BOB, OPERATOR):
+        for target in (f"/{place}/pub", f"/{place}/(2)/private", "/memory/other"):
+            with pytest.raises(NotPermitted):
+                world.rename(who, way, target)
+        with pytest.raises(NotPermitted):
+            world.rename(who, "/memory/pub", way, renaming.EXCHANGE)
+        with pytest.raises(NotPermitted):
+            world.rmdir(who, way)
+        with pytest.raises(NotPermitted):
+            world.do(who, "put_back", node=node)
+    for closed in (way, f"/{place}/(2)", f"/{place}"):
+        for change in ({"mode": 0o077}, {"uid": 5}):
+            with pytest.raises(NotPermitted):
+                world.do(BOB, "set_attributes", node=world.node(BOB, closed).id, **change)
+    world.do(BOB, "set_attributes", node=node, mode=0o755, mtime=5)
+    assert world.bytes(ALICE, f"{way}/alice/diary.md") == b"/memory/private/alice/diary.md"
+    assert world.names(BOB, way) == []
+
+
+def test_nothing_stands_in_the_way_of_what_others_put_away(world: World) -> None:
+    world.write(BOB, "/memory/note.md", b"mine")
+    for make in (world.mkdir, world.create):
+        with pytest.raises(Denied):
+            make(BOB, "/archive/private")
+    with pytest.raises(Denied):
+        world.do(BOB, "symlink", **world.at(BOB, "/archive/private"), target=b"x")
+    with pytest.raises(Denied):
+        world.rename(BOB, "/memory/note.md", "/archive/private")
+    aside(world, "archive", "/memory/private/alice/diary.md")
+    assert world.exists(ALICE, "/archive/private/alice/diary.md")
+
+
+def test_a_file_that_an_older_version_let_stand_there_is_told_of_and_can_be_removed(world: World) -> None:
+    if world.mode != "direct":
+        pytest.skip("it is put into the tables, behind the writer")
+    note(world, BOB, "/archive/privately")
+    note(world, ALICE, "/memory/private/alice/diary.md")
+    with contextlib.closing(apsw.Connection(os.fspath(world.path))) as db:
+        db.execute("update node set name = cast('private' as blob) where name = cast('privately' as blob)")
+    diary = world.at(ALICE, "/memory/private/alice/diary.md")
+    with pytest.raises(Exists, match="/archive/private"):
+        world.do(ALICE, "archive", **diary)
+    assert not remove(world, BOB, "/archive/private")
+    assert world.do(ALICE, "archive", **diary)["path"] == b"/archive/private/alice/diary.md"
+
+
+def test_nothing_comes_back_to_where_it_would_be_in_itself(world: World) -> None:
+    note(world, ALICE, "/memory/d/note.md")
+    world.do(ALICE, "archive", **world.at(ALICE, "/memory/d"))
+    node = world.node(ALICE, "/archive/d").id
+    for to in ([b"archive", b"d", b"x"], [b"archive", b"e"], [b"x"], [b"trash", b"d"]):
+        with pytest.raises(Invalid):
+            world.do(ALICE, "put_back", node=node, to=to)
+    assert world.do(ALICE, "put_back", node=node)["path"] == b"/memory/d"
+
+
+@pytest.mark.parametrize("path", ["/memory/a.md", "/memory/private/alice/a.md", "/memory/(2)/a.md"])
+def test_what_is_archived_can_be_removed_and_comes_back_to_the_archive(world: World, path: str) -> None:
+    space = path.startswith("/memory/private/") * "/private/alice"
+    name = path.removeprefix("/memory").removeprefix(space)
+    for _ in (1, 2):
+        aside(world, "archive", path)
+    was = [f"/archive{space}{mirror}{name}" for mirror in ("", "/(2)")]
+    if "(2)" in path:
+        was = [f"/archive/({number}){name}" for number in (2, 3)]
+    for each in was:
+        assert remove(world, ALICE, each)
+    with world.reading(ALICE) as reader:
+        kept = {paths.text(each.path): (reader.path(each.node.id), each.node.id) for each in reader.removed(9)}
+        there = [paths.raw(each.replace("/archive", "/trash")) for each in was]
+        assert [kept[each][0] for each in was] == there
+        nodes = [kept[each][1] for each in was]
+    assert [world.do(ALICE, "put_back", node=node)["path"] for node in nodes] == list(map(paths.raw, was))
 
 
 def test_what_an_agent_may_only_read_it_can_neither_archive_nor_bring_back(world: World) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from http.client import HTTPResponse
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,45 @@ def test_all_that_comes_over_http_leaves_programs_of_the_same_user_room() -> Non
     of_an_mcp_server = 2  # its own connection, and the one that waits for changes
     assert ALL + of_an_mcp_server * SERVERS <= CLIENTS_PER_UID - 64
     assert CLIENTS_PER_UID + STRANGERS <= CLIENTS
+
+
+def test_a_stream_of_mcp_ends_with_its_session_and_with_its_key(web: Web) -> None:
+    pytest.importorskip("mcp")
+    with contextlib.closing(web.door("alice")) as door:
+        made = door.call("create_key", actions=["read", "inbox"])
+    tokens = [web.token("bob"), web.token("bob"), made["key"]]
+    streams = [_listening(web, token) for token in tokens]
+    assert web.ask("DELETE", "/session", token=tokens[0]).status == 200
+    with contextlib.closing(web.door("alice")) as door:
+        door.call("revoke_key", id=made["id"])
+    ended, _, also = streams
+    for connection, answer in (ended, also):
+        assert b"updated" not in answer.read()
+        connection.close()
+    assert web.call(tokens[1], "write", path="/shared/mcp-ending.md", data="x").status == 200
+    connection, answer = streams[1]  # of another session of this agent's
+    while b"list_changed" not in (line := answer.readline()):
+        assert line
+    connection.close()
+
+
+def _listening(web: Web, token: str) -> tuple[HTTPConnection, HTTPResponse]:
+    """A stream of a client of MCP that has asked what there is, and is told when that changes."""
+    headers = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    for number, (method, params) in enumerate(
+        [("initialize", hello), ("notifications/initialized", {}), ("resources/list", {})]
+    ):
+        asked = {"jsonrpc": "2.0", "method": method, "params": params}
+        asked |= {} if method.startswith("notifications") else {"id": number}
+        said = web.ask("POST", "/mcp", asked, **headers)
+        assert said.status in (200, 202), said
+        headers.setdefault("mcp-session-id", said.headers["mcp-session-id"])
+    connection = web.connection()
+    connection.request("GET", "/mcp", headers=headers)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    return connection, answer
 
 
 def test_avm_open_signs_a_browser_in_and_begins_the_service_where_it_is_off(root: Path) -> None:

@@ -30,6 +30,7 @@ from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
 from avmfs.mcp.session import Session
+from avmfs.mcp.watching import Watching
 from avmfs.rpc.client import RemoteDoor
 from tests.mcp.peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
 from tests.mount.mount_world import World, until
@@ -250,6 +251,26 @@ def test_a_message_is_left_to_the_next_by_a_wait_that_was_cancelled(
     finally:
         dora.close()
         eric.close()
+
+
+def test_who_waits_for_changes_ends_with_the_key(world: World) -> None:
+    where = find_paths(world.environ)
+    alice = Session(where, "alice", world.environ)
+    made = alice.call("create_key", {"actions": ["read", "inbox"]})[0]
+    keyed = Session(where, "alice", {**world.environ, "AVM_API_KEY": made["key"]})
+    watching = Watching(keyed)
+    before = {*threading.enumerate()}
+    try:
+        anyio.run(watching.begin)
+        (thread,) = (each for each in {*threading.enumerate()} - before if each.name == "watch")
+        alice.call("revoke_key", {"id": made["id"]})
+        alice.call("write", {"path": "/shared/wakes.md", "data": b"x"})
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    finally:
+        watching.close()
+        keyed.close()
+        alice.close()
 
 
 # --- what it survives

@@ -414,6 +414,10 @@ def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
         assert not Policy([*rules, Rule(pattern, Access.READ)]).alike(x, y)
     for one, other in ((b"trash", b"memory"), (b"archive", b"trash"), (b"index", b"memory")):
         assert not policy.alike((one, b"x"), (other, b"x")) and policy.alike((one, b"x"), (one, b"y"))
+    way = (b"archive", b"private")
+    assert not policy.alike(way, (b"archive", b"pub")) and not policy.alike((b"archive", b"pub"), way)
+    assert not policy.alike((b"archive", b"(2)"), (b"archive", b"x")), "agents' own spaces would be below"
+    assert policy.alike((b"archive", b"(2)"), (b"archive", b"(3)")), "which are the same there"
     assert [policy.alike(one, other) for one in ((), (b"memory",)) for other in ((), (b"memory",))] == [
         *(True, False, False, True)
     ]

@@ -10,19 +10,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import count
 from typing import Any, Final
 
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, renaming, versions
-from avmfs.store.rows import system_dirs
 from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.store.tx.transaction import Tx, new_id
 
 YOUNG_NS: Final = 60 * 10**9  # what was made since is no note that anybody could miss
 NAMED_MAX: Final = 200  # bytes of a name that gets a number
+_MOST_MIRRORS: Final = 32  # doublings
 _TRASHED: Final = "(select id from scope where spec like '%;~trash%')"  # what is not there any more is not emptied
 _TOPS: Final = {paths.TRASH: TRASH, paths.ARCHIVE: ARCHIVE}
 _TOOLS: Final = (b".git", b".hg", b".svn")  # a tool makes and removes what is below a directory that has one of these
@@ -48,8 +47,10 @@ def unlink(tx: Tx, parent: int, name: bytes, trash: bool = False, instead_of: by
 
 def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
     """Return whether a file that is removed goes to the trash: a text that is searched, older than a minute, that no
-    version control manages; and there is room on the disk."""
+    version control manages; and there is room on the disk, and in the trash a place of that name."""
     if not tx.spacious or node.kind is not Kind.FILE or node.document is None or paths.aside(parts) == "trash":
+        return False
+    if paths.origin(parts) == (paths.MEMORY, paths.PRIVATE):  # an older avmfs let it take the place of the directory
         return False
     found: Any = tx.db.execute(
         "select created, head, exists(select 1 from unindexed where document = ?1) from document where id = ?1",
@@ -70,7 +71,7 @@ def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
 
 def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> None:
     """Move a file from its directory into the trash, where nobody is charged for it."""
-    there = _mirror(tx, parts, paths.TRASH, node.kind)
+    there = _mirror(tx, paths.origin(parts), paths.TRASH, node.kind)
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
     renaming.move(tx, node, directory, there, node.name, by_system=True)
     tx.do("update node set owner = null where id = ?", (node.id,))
@@ -95,24 +96,25 @@ def archive(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
 
 @command
 def put_back(tx: Tx, node: int, to: list[bytes] | None = None) -> dict[str, Any]:
-    """Move what is in the trash or the archive back to where it was, or to the path ``to``, under a free name where
-    that is taken. Missing directories are made. {"path"}: where it is now."""
+    """Move what is in the trash or the archive back to where it was, or to the path ``to`` below /memory, under a free
+    name where that is taken. Missing directories are made. {"path"}: where it is now."""
     found = tx.writable(node)
     parts = tx.parts_of(found)
     if not paths.aside(parts) or found.id in _TOPS.values():
         raise Invalid("neither in the trash nor in the archive", paths.text(paths.join(parts)))
-    system_dirs.refuse_fixed(found, lambda: paths.join(parts))
+    namespace.refuse_fixed(tx, found)
     row: Any = None
     if paths.aside(parts) == "trash":
         row = tx.db.execute("select path, owner from removed where node = ?", (found.id,)).fetchone()
     was = paths.origin(parts) if row is None else paths.split(bytes(row[0]))
     target = tuple(to) if to is not None else was
-    if len(target) < 2:
+    if len(target) < 2 or (to is not None and target[0] != paths.MEMORY):  # nothing comes into itself
         raise Invalid("expected a path below /memory", paths.text(paths.join(target)))
     if to is not None:
         paths.check_name(target[-1])
     assert found.parent is not None
-    here, there = tx.node(found.parent), _made(tx, target[:-1])
+    here, top = tx.node(found.parent), target[0]
+    there = _mirror(tx, paths.origin(target), top, found.kind) if top in _TOPS else _made(tx, target[:-1])
     path = _transfer(tx, found, here, there, target[-1])
     if row is not None:
         owner = paths.agent_space(target) or row[1] or tx.who.name
@@ -197,7 +199,11 @@ def _mirror(tx: Tx, place: tuple[bytes, ...], top: bytes, kind: Kind) -> Node:
         parts = paths.mirror(place, top, number)
         return paths.origin(parts) == place and _is_room(tx, parts, kind)
 
-    most = next(1 << power for power in count() if suits(1 << power))
+    most = next((1 << power for power in range(_MOST_MIRRORS) if suits(1 << power)), None)
+    if most is None:  # an older avmfs let a file take the name of the way to all of them
+        raise Exists(
+            "a file is there, where a directory is needed", paths.text(paths.join(paths.mirror(place, top)[:2]))
+        )
     numbers = range(most // 2 + 1, most)  # a name may have been removed thousands of times
     number = most // 2 + 1 + bisect_left(numbers, True, key=suits)
     parts = paths.mirror(place, top, number)
@@ -229,15 +235,16 @@ def _is_room(tx: Tx, parts: tuple[bytes, ...], kind: Kind) -> bool:
 
 
 def mirrors(tx: Tx, place: tuple[bytes, ...]) -> Iterator[tuple[bytes, ...]]:
-    """Where what is called ``place`` stands in the trash and the archive, if it does."""
-    at = len(paths.space(place))
+    """Where what is called ``place`` stands in the trash and the archive, if it does; and where it would, since what is
+    above has the scope of a way to it."""
     for top, node in _TOPS.items():
         yield paths.mirror(place, top)
-        space = namespace.descend(tx, tx.node(node), place[1:at])
-        rows: list[Any] = tx.db.execute("select name from node where parent = ?", (space and space.id,)).fetchall()
-        for (name,) in rows:
-            if paths.origin(further := (top, *place[1:at], bytes(name), *place[at:])) == place:
-                yield further
+        for at in {1, len(paths.space(place))}:
+            space = namespace.descend(tx, tx.node(node), place[1:at])
+            rows: list[Any] = tx.db.execute("select name from node where parent = ?", (space and space.id,)).fetchall()
+            for (name,) in rows:
+                if paths.origin(further := (top, *place[1:at], bytes(name), *place[at:])) == place:
+                    yield further
 
 
 def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:

@@ -143,7 +143,7 @@ def make(
     shared: list[str] | None = None,
 ) -> Node:
     """A new node under a free name, in the scope of its place, with its document if it is a file. ``by_system``:
-    whoever may write there. ``shared``: whom a new document is limited to, where a file can be."""
+    whoever may write there. ``shared``: whom it is limited to, where a file can be, as a new document."""
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
     paths.check_path(parts)
@@ -151,7 +151,7 @@ def make(
     made = new_id()
     document: int | None = None
     expires: int | None = None
-    back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE else None
+    back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE and shared is None else None
     if back is not None:
         document, names, expires, origin = back
         scope = (tx.scope_at if by_system else tx.place)(parts, names, origin)

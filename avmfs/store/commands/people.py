@@ -178,7 +178,12 @@ def _fold(system: Tx, tops: set[tuple[bytes, ...]]) -> None:
                 above.add(top[:depth])
                 scoping.set_scope(system, node, system.scope_at(top[:depth]))
             node = system.child(node.id, name)
-            if node is None or (node.kind is not Kind.DIRECTORY and depth + 1 < len(top)):
+            if node is None:
+                break
+            if node.kind is not Kind.DIRECTORY and depth + 1 < len(
+                top
+            ):  # a file has the name of a directory on the way
+                renaming.rescope(system, node, top[: depth + 1])
                 break
         else:
             assert node is not None

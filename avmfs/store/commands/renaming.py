@@ -70,10 +70,8 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
 def check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:
     """Check that it may stand there, with all that is below it. What is too deep already, in a store of before, may go
     where it is no deeper. Of what is below only the directories are looked at, and only where one could come to stand
-    too deep. Nor may it take the name of a further mirror: what is below would have the rights of other places."""
+    too deep."""
     before, parts = tx.parts_of(node), (*tx.parts(there.id), name)
-    if paths.origin(parts) == paths.origin(parts[:-1]):
-        raise Invalid("there it is the name of another mirror of /memory", paths.text(paths.join(parts)))
     deeper, longer = len(parts) > len(before), paths.length(parts) > paths.length(before)
     if deeper or longer:
         row: Any = (0, 0) if node.kind is not Kind.DIRECTORY else tx.db.execute(_BELOW, (node.id,)).fetchone()
@@ -148,7 +146,7 @@ def move(
     parts = (*tx.parts(there.id), new_name)
     said, left = _said_and_left(tx, source)
     origin = _origin(tx, source, replaced)
-    scope = (tx.scope_at if by_system else tx.place)(parts, _shared_at(said, parts), origin)
+    scope = (tx.scope_at if by_system else tx.place)(parts, scoping.shared_at(said, parts), origin)
     tx.do("update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id))
     if source.kind is Kind.DIRECTORY:
         tx.known.forget_directories()
@@ -208,7 +206,7 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
 def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: Node, name: bytes) -> list[_Rescoped]:
     """Returns as ``rescope`` does."""
     parts = (*tx.parts(directory.id), name)
-    tx.place(parts, _shared_at(_said(tx, node), parts), tx.origin(node.scope))
+    tx.place(parts, scoping.shared_at(_said(tx, node), parts), tx.origin(node.scope))
     _charge_whom_it_enters(tx, node, before, parts)
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
     _rename_words(tx, node, name)
@@ -303,7 +301,7 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> list[_Rescoped]:
 
 def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, replaced: Node | None = None) -> int:
     """``replaced``: the node whose document it has taken over. Returns the scope that the node has now."""
-    shared = _shared_at(said, parts)
+    shared = scoping.shared_at(said, parts)
     if said is not None and shared is None:
         tx.db.execute("update document set shared = null where id = ?", (node.document,))
     scope = tx.scope_at(parts, shared, _origin(tx, node, replaced))
@@ -342,11 +340,6 @@ def _said_and_left(tx: Tx, node: Node) -> tuple[str | None, bool]:
         "select shared, away_parent is not null from document where id = ?", (node.document,)
     ).fetchone()
     return row[0], bool(row[1])
-
-
-def _shared_at(said: str | None, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:
-    """The ``:shared`` set that a node has at ``parts``: none in a private space."""
-    return tuple(said.split(",")) if said and paths.agent_space(parts) is None else None
 
 
 def _ancestry(tx: Tx, node: int) -> set[int]:

@@ -14,7 +14,7 @@ from avmfs.node import DERIVES, Kind, Node
 from avmfs.store.commands import command, versions
 from avmfs.store.rows import content, copies, version_visibility
 from avmfs.store.rows.content import Edit
-from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.rows.nodes import NODE_JOINED, members, node_of
 from avmfs.store.tx.transaction import Tx
 from avmfs.trust import Origin, origin_of
 
@@ -37,6 +37,11 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
             version_visibility.draw(tx.db, node.document, node.scope)
         versions.drop_index(tx, [node.document])
         versions.enqueue(tx, node.document)
+
+
+def shared_at(said: str | None, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:
+    """The ``:shared`` set that a node has at ``parts``, of what is stored of its document: none in a private space."""
+    return members(said) if paths.agent_space(parts) is None else None
 
 
 def taint(tx: Tx, node: Node, origin: Origin) -> None:
@@ -86,9 +91,8 @@ def _made_of(tx: Tx, node: Node) -> list[Node]:
 def _set_origin(tx: Tx, node: Node, origin: Origin) -> None:
     parts = tx.parts_of(node)
     names = tx.db.execute("select shared from document where id = ?", (tx.document_of(node),)).get
-    shared = tuple(names.split(",")) if names and paths.agent_space(parts) is None else None
     # Whoever saw it sees it: earlier versions need no veil.
-    set_scope(tx, node, tx.scope_at(parts, shared, origin), continues=True)
+    set_scope(tx, node, tx.scope_at(parts, shared_at(names, parts), origin), continues=True)
     tx.log("trust", tx.node(node.id), paths.join(parts))
 
 

@@ -16,7 +16,7 @@ from avmfs.node import Node
 from avmfs.store.rows import checksums, content, deltas, kept_versions, version_visibility
 from avmfs.store.rows.content import Edit
 from avmfs.store.rows.deltas import Encoding
-from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.rows.nodes import NODE_JOINED, members, node_of
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import Tx, new_id
 from avmfs.text import segment
@@ -334,7 +334,7 @@ def reclaim(
     tx.db.execute("update document set node = ? where id = ?", (node, document))
     set_apart(tx, held, document)
     names = tx.db.execute("select shared from document where id = ?", (document,)).get
-    return document, tuple(names.split(",")) if names else None, held.expires, tx.origin(held.scope)
+    return document, members(names), held.expires, tx.origin(held.scope)
 
 
 def set_apart(tx: Tx, backup: Node, document: int) -> None:

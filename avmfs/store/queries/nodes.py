@@ -32,7 +32,7 @@ from avmfs.store.queries.people import PeopleReader
 from avmfs.store.queries.quarantine import QuarantineReader
 from avmfs.store.queries.standing import Standing
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
-from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
+from avmfs.store.rows.nodes import NODE, NODE_JOINED, members, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
 from avmfs.store.schema.tables import ASIDE, ROOT
@@ -174,7 +174,7 @@ class Reader:
         if row is None:
             raise NotFound()
         said: list[Any] = list(row)
-        said[_SHARED] = tuple(said[_SHARED].split(",")) if said[_SHARED] else None
+        said[_SHARED] = members(said[_SHARED])
         said[_USER] = json.loads(said[_USER] or "{}")
         return Document(*said)
 

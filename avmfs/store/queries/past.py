@@ -20,7 +20,7 @@ from avmfs.node import Document, Entry, Kind, Link, Mark, Moment, Node, Version
 from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import content, kept_versions, preview, version_visibility
-from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.rows.nodes import NODE_JOINED, members, node_of
 from avmfs.store.rows.parts import Parts
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ASIDE, ROOT
@@ -234,10 +234,9 @@ class PastReader(Reader):
         if (meta := self._told(number, "meta")) is not None:
             importance, user = meta
         newest = next((each for each in self.versions(number) if each.number == head), None)
-        names = tuple(shared.split(",")) if shared else None
         by: tuple[str, int] = (creator, created) if newest is None else (newest.author, newest.at)
         user, route = json.loads(user or "{}"), "" if newest is None else newest.route
-        return Document(number, node.id, handle, creator, created, importance, names, head, *by, user, route)
+        return Document(number, node.id, handle, creator, created, importance, members(shared), head, *by, user, route)
 
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)

@@ -15,6 +15,11 @@ NODE_JOINED = ", ".join(f"node.{column}" for column in NODE.split(", "))  # wher
 SEEN_JOINED = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
 
 
+def members(shared: str | None) -> tuple[str, ...] | None:
+    """Whom a document is limited to, from its column: "" is nobody, null all."""
+    return None if shared is None else tuple(filter(None, shared.split(",")))
+
+
 def node_of(row: tuple[Any, ...]) -> Node:
     """A Node from a row of the columns NODE."""
     id_, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires = row

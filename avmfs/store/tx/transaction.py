@@ -224,8 +224,10 @@ class Tx:
         if len(parts) == 1 and not self.mirrors:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
         inside = paths.origin(parts)
-        private = len(inside) == 3 and inside[:2] == (paths.MEMORY, paths.PRIVATE)
-        if private and inside != paths.origin(parts[:-1]):  # else it is the top of a further mirror of one
+        if inside == paths.origin(parts[:-1]):  # what is below would have the rights of other places
+            raise Invalid("there it is the name of another mirror of /memory", paths.text(paths.join(parts)))
+        private = inside[:2] == (paths.MEMORY, paths.PRIVATE)
+        if private and (len(inside) < 4 or parts[1] != paths.PRIVATE):  # these have their mirrors inside
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
         if paths.aside(parts) == "trash":
             raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
