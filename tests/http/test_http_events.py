@@ -243,7 +243,7 @@ def _listening(web: Web, token: str) -> tuple[HTTPConnection, HTTPResponse]:
     for number, (method, params) in enumerate(
         [("initialize", hello), ("notifications/initialized", {}), ("resources/list", {})]
     ):
-        asked = {"jsonrpc": "2.0", "method": method, "params": params}
+        asked: dict[str, object] = {"jsonrpc": "2.0", "method": method, "params": params}
         asked |= {} if method.startswith("notifications") else {"id": number}
         said = web.ask("POST", "/mcp", asked, **headers)
         assert said.status in (200, 202), said
