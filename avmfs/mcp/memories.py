@@ -29,7 +29,7 @@ WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
 LINES = 999_999
 SHOWN_LEVELS = 2
 AROUND = 4  # lines shown before and after an edit
-TRIES = 20  # of an edit, while others keep changing the file
+TRIES = 200  # of an edit, while others keep changing the file
 
 Where = Annotated[str | None, Field(description="Absolute, below /memories.")]
 

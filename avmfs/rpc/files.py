@@ -62,7 +62,8 @@ def read(
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
             return {"data": bytes(data), "more": False, "untrusted": ""}
         part = handle.read(offset, limit)
-        more = bool(handle.read(offset + len(part), 1))  # past the end of a view, which marks it as read
+        # Reading past its end marks a view as read; what a file gets behind a shorter piece comes after this answer.
+        more = (handle.direct or len(part) == limit) and bool(handle.read(offset + len(part), 1))
         return {"data": part, "more": more, "untrusted": "" if handle.direct else _untrusted(memory, found)}
     finally:
         handle.release()

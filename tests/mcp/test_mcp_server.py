@@ -6,7 +6,6 @@ import base64
 import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
@@ -610,7 +610,7 @@ def test_a_start_that_is_killed_while_it_makes_the_token_leaves_none(monkeypatch
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "token")
         with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-            killed.setattr(secrets, "token_urlsafe", lambda count: signal.raise_signal(signal.SIGINT))
+            killed.setattr(secrets, "token_urlsafe", Mock(side_effect=KeyboardInterrupt))
             token(str(path), Path(folder), "alice")
         assert re.fullmatch(r"[\w-]{43}", token(str(path), Path(folder), "alice"))
         assert os.listdir(folder) == ["token"]

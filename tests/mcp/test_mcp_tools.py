@@ -337,6 +337,7 @@ def test_what_was_cut_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
     assert first["content"] + rest["content"] == lines and not rest["more"]
     assert bob.text("avm_read", path=delta) == "(no changes)\n"
 
+    bob.call("avm_write", path="/private/here.md", content="so that there is a bob")
     for number in range(3):
         alice.call("avm_tell", recipient="bob", body=f"the {number}th of a long mail")
     inbox = "/:inbox?unread=1&mark=read"

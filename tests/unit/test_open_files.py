@@ -11,6 +11,7 @@ import pytest
 
 from avmfs.errors import OverQuota, TooBig
 from avmfs.memory import Memory
+from avmfs.rpc import methods
 from avmfs.store.commands import writing
 from avmfs.vfs import open_file
 from avmfs.vfs.address import Real
@@ -229,3 +230,22 @@ def test_a_write_that_cannot_commit_what_came_before_takes_nothing_and_gives_not
                 handle.write(0, b"more", append=append)
     handle.flush()
     assert tree.open_known(handle.file.node).read(0, 10) == bytes(10)
+
+
+def test_what_comes_behind_a_piece_that_is_read_is_none_that_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a door, which had been told of the end of the file: another writer is as quick as that."""
+    alice, read = world.agent("alice"), FileHandle.read
+
+    def and_more_comes(handle: FileHandle, offset: int, size: int) -> bytes:
+        data = read(handle, offset, size)
+        alice.put("/shared/note.md", "and some more")
+        return data
+
+    alice.put("/shared/note.md", "some")
+    monkeypatch.setattr(FileHandle, "read", and_more_comes)
+    found = methods.call(alice.memory, "read", {"path": "/shared/note.md"})
+    assert (found["data"], found["more"]) == (b"some", False)
+    found = methods.call(alice.memory, "read", {"path": "/shared/note.md", "limit": 4})
+    assert (found["data"], found["more"]) == (b"and ", True)
