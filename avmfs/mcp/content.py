@@ -7,11 +7,15 @@ bytes, a JSON string may not.
 from __future__ import annotations
 
 import base64
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from avmfs.errors import Invalid, NotDirectory, NotFound
 from avmfs.mcp.registry import Call, Result
+
+UNREADABLE: Final = (NotFound, NotDirectory, Invalid)
+"""Of a directory that was just listed: it has gone since, or its name is shown as another one (``clean``)."""
 
 
 class Content(Result):

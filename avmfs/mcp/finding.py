@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from avmfs.errors import AvmError, Invalid, NotDirectory, NotFound
-from avmfs.mcp.content import Content, minute, read
+from avmfs.errors import AvmError
+from avmfs.mcp.content import UNREADABLE, Content, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
 
@@ -125,7 +125,7 @@ def avm_browse(
     def listed(where: str, most: int) -> dict[str, Any]:
         try:
             return dict(call.door("listing", path=where, limit=most))
-        except (NotFound, NotDirectory, Invalid):  # gone since it was listed; or its name is shown as another one
+        except UNREADABLE:
             if where == target:
                 raise
             return {"entries": [], "total": 0}

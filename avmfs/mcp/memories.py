@@ -19,7 +19,7 @@ from pydantic import Field
 
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
-from avmfs.mcp.content import Content, read
+from avmfs.mcp.content import UNREADABLE, Content, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
 from avmfs.trust import heading
@@ -29,7 +29,7 @@ WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
 LINES = 999_999
 SHOWN_LEVELS = 2
 AROUND = 4  # lines shown before and after an edit
-TRIES = 200  # of an edit, while others keep changing the file
+TRIES = 20  # of an edit, while others keep changing the file
 
 Where = Annotated[str | None, Field(description="Absolute, below /memories.")]
 
@@ -156,7 +156,7 @@ def _tree(call: Call, path: str, place: str) -> str:
         try:
             size = _size(_bytes_below(call, real))
             entries = call.door("listing", path=real, limit=10_000)["entries"] if levels else ()
-        except (NotFound, NotDirectory, Invalid):  # gone since it was listed; or its name is shown as another one
+        except UNREADABLE:
             if real == place:
                 raise
             size, entries = "?", ()

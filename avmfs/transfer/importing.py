@@ -67,9 +67,8 @@ class Import:
         self._named: dict[str, str] = {}  # a record's own path: where it went
         self._links: list[tuple[str, Record]] = []
         self._waiting: list[tuple[Record, str, dict[str, Any]]] = []
-        self._closed: list[
-            tuple[Record, str, dict[str, Any]]
-        ] = []  # directories that take no more: after what is in them
+        # Directories that take no more: after what is in them.
+        self._closed: list[tuple[Record, str, dict[str, Any]]] = []
         self._bytes = 0
 
     def run(self, source: Iterator[Record | Refusal]) -> Report:
