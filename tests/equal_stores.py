@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 
 from avmfs.store.rows import log_position
+from tests.behind import connect
 
 
 def rows(db: apsw.Connection) -> dict[str, list[Any]]:
@@ -29,7 +30,7 @@ def differing(*stores: Path) -> list[str]:
     """The tables in which they differ, each read at one moment."""
     found = []
     for path in stores:
-        with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db, db:
+        with contextlib.closing(connect(path, read_only=True)) as db, db:
             found.append(rows(db))
     first, *others = found
     return [table for table in first if any(other[table] != first[table] for other in others)]

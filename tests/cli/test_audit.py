@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs import AVM
@@ -19,6 +18,7 @@ from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.cli.shells import Shell
 from tests.mount.mount_world import World, until
 
@@ -105,9 +105,7 @@ def test_refusals_of_every_route_are_counted(world: World, avm: Shell) -> None:
         (mount / "memory/law/code.md:tags").write_text("x")
 
     def counted() -> dict[tuple[str, str], int]:
-        with contextlib.closing(
-            apsw.Connection(os.fspath(world.root / "data/avm.db"), flags=apsw.SQLITE_OPEN_READONLY)
-        ) as db:
+        with contextlib.closing(connect(world.root / "data/avm.db", read_only=True)) as db:
             return {
                 (row[0], row[1]): row[2]
                 for row in db.execute(
@@ -147,7 +145,7 @@ def test_verify_is_the_operators_and_names_the_row_that_was_changed(alone: Shell
     said = alone.out("--operator", "audit", "verify")
     assert said.startswith("ok: ") and "newer rows are not chained yet" in said
     database = Path(alone.environ["AVM_DATA_DIR"]) / "avm.db"
-    with contextlib.closing(apsw.Connection(os.fspath(database))) as db:
+    with contextlib.closing(connect(database)) as db:
         policy = Policy.from_words([("/memory/law/*", "ro", None), ("/memory/*", "rw", None)], "ro")
         store = open_direct(database, policy, IndexRules())
         try:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
 from avmfs.rpc.client import REQUEST_LIMIT
+from tests.behind import connect
 from tests.cli.shells import LIMIT_S, Shell
 from tests.mount.mount_world import World
 
@@ -96,7 +96,7 @@ def test_damage_is_told_once_and_by_avm_alone(alone: Shell) -> None:
         lines = alone.run(*arguments, "--json", code=code).stderr.decode().splitlines()
         assert [json.loads(line)["error"] for line in lines] == [f"/memory/shared/{name}: {WRONG}" for name in names]
     database = Path(alone.environ["AVM_DATA_DIR"]) / "avm.db"
-    with contextlib.closing(apsw.Connection(str(database))) as db:
+    with contextlib.closing(connect(database)) as db:
         pages: list[Any] = db.execute(
             "select pageno from dbstat where name = 'terms_data' and pagetype = 'leaf'"
         ).fetchall()

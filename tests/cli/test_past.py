@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import apsw
 import pytest
 
 from avmfs import AVM
 from avmfs.errors import Exists, NotFound, ReadOnly
+from tests.behind import connect
 
 D = "/shared/p"
 
@@ -142,7 +142,7 @@ def test_doctor_finds_damaged_versions_of_what_was_removed_and_repair_says_what_
             avm.write(f"{D}/d.md", f"{number} of three lines\n" * 50)
             time.sleep(1.1)  # a version each
         avm.delete(f"{D}/d.md", permanently=True)
-    db = apsw.Connection(str(Path(environ["AVM_DATA_DIR"]) / "avm.db"))
+    db = connect(Path(environ["AVM_DATA_DIR"]) / "avm.db")
     db.execute("update past_version set crc = crc + 1 where number = 2")
     db.close()
 

@@ -39,6 +39,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_attached, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.contract.store_writer import SharedClock
 from tests.equal_stores import differing
 
@@ -277,8 +278,7 @@ class World:
 
     def deepen(self, directory: int, levels: int) -> int:
         """So many directories in one another below this one, as older programs could make them; the deepest."""
-        db = apsw.Connection(os.fspath(self.path))
-        db.set_busy_timeout(5000)
+        db = connect(self.path)
         with db:
             for _ in range(levels):
                 made = secrets.randbits(62) | 1 << 61
@@ -326,8 +326,7 @@ class World:
 
 
 def rows(path: Path, sql: str, *bindings: Any) -> list[Any]:
-    db = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
-    db.set_busy_timeout(5000)
+    db = connect(path, read_only=True)
     try:
         return db.execute(sql, bindings).fetchall()
     finally:
@@ -416,8 +415,7 @@ _LEFT_OVER = {
 
 def faults(path: Path, policy: Policy) -> list[str]:
     """What is wrong with the tables; empty for a sound store."""
-    db = apsw.Connection(os.fspath(path))  # writable: fts5vocab and the integrity checks need it
-    db.set_busy_timeout(5000)
+    db = connect(path)  # writable: fts5vocab and the integrity checks need it
     try:
         found = [f"{what}: {bad}" for what, sql in _LEFT_OVER.items() if (bad := db.execute(sql).fetchall())]
         # Blank documents are indexed as nothing at all.

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from click.testing import CliRunner
 
@@ -34,6 +33,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import tables
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.contract.store_world import faults
 from tests.small_disks import small_disk
 
@@ -375,7 +375,7 @@ def problems(run: Run) -> list[dict[str, str]]:
 
 def leaf(path: Path, table: str, *, kind: str = "leaf") -> int:
     """A page in the middle of a table's."""
-    db = apsw.Connection(os.fspath(path))
+    db = connect(path)
     pages = [n for (n,) in db.execute("select pageno from dbstat where name = ? and pagetype = ?", (table, kind))]
     db.close()
     return int(pages[len(pages) // 2])

@@ -24,13 +24,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs.access import Policy
 from avmfs.errors import AvmError
 from avmfs.store.backup import cluster
 from avmfs.store.store import Store, open_direct
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, RULES, WriterProcess
 from tests.equal_stores import differing
 from tests.links import Link
@@ -224,7 +224,7 @@ def test_whatever_is_killed_nothing_is_lost_or_doubled_and_hosts_are_equal(tmp_p
     settle(paths, log, policy)
     log.close()
     assert differing(*paths) == []
-    with contextlib.closing(apsw.Connection(str(paths[1]), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+    with contextlib.closing(connect(paths[1], read_only=True)) as db:
         bodies = [body for (body,) in db.execute("select body from message")]
         names = {bytes(name).decode("utf-8", "replace") for (name,) in db.execute("select name from node")}
     assert len(bodies) == len(set(bodies)), "done twice"

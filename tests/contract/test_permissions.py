@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from avmfs_config import default_settings
 from avmfs_config.people import AgentSettings, QuotaSettings
@@ -28,6 +27,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import api_keys
 from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
 
 EXEC = Principal("eve")
@@ -840,7 +840,7 @@ def test_counters_of_a_store_that_counted_less_are_made_anew(ruled: Callable[...
     world.tag(ALICE, "/memory/a.md", "t")
     policy = Policy(people={"alice": person("write", bytes=100_000)})
     world.store.close()
-    db = apsw.Connection(str(world.path))
+    db = connect(world.path)
     db.execute("update setting set value = 'yes' where key = 'charged'")
     db.execute("update usage set bytes = 1")
     db.close()
@@ -1004,7 +1004,7 @@ def test_an_agent_is_told_what_it_takes_up_and_not_what_others_do(ruled: Callabl
             return reader.people.miscounted()
 
     assert lines(OPERATOR) == []
-    db = apsw.Connection(str(world.path))
+    db = connect(world.path)
     db.execute("insert into usage values('carol', 7, 0, 0)")
     assert len(lines(OPERATOR)) == 1 and "carol" in lines(OPERATOR)[0]
     assert len(lines(ALICE)) == 1 and "carol" not in lines(ALICE)[0]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from avmfs_config import load_settings
 
 from avmfs.rpc.local import LocalDoor
+from tests.behind import connect
 
 ASKED = "ingress proxy of atlas"
 PLAN = "/memory/shared/plan.md"
@@ -133,7 +133,7 @@ def test_a_chain_that_was_broken_is_said_to_every_agent_and_no_more(home: Home) 
     alice = home.door("alice")
     given = alice.call("recall", q=ASKED, cite="path")["text"]
     alice.close()
-    with apsw.Connection(str(home.path)) as db:
+    with connect(home.path) as db:
         db.execute("drop trigger log_is_append_only; update log set agent = 'eve' where agent = 'alice'")
     bob = home.door("alice")
     found = bob.call("verify", text=given, q=ASKED, replay=True)

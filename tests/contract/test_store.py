@@ -36,6 +36,7 @@ from avmfs.store.commands import names as command_names
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.nodes import node_of
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT, SHARED
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, CAROL, World
 
 Build = Callable[..., World]
@@ -445,7 +446,7 @@ def test_settling_and_moving_survive_very_deep_trees(build: Build) -> None:
         pytest.skip("the tree is put into one host's tables, behind the log")
     world.create(ALICE, "/memory/f")
     bottom = world.deepen(world.mkdir(ALICE, "/memory/deep"), 1200)
-    db = apsw.Connection(str(world.path))  # nor can a file be made there any more
+    db = connect(world.path)  # nor can a file be made there any more
     db.execute("update node set parent = ? where name = cast('f' as blob)", (bottom,))
     db.close()
     world.restart()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema import tables
 from avmfs.store.tx import audit_rows
 from avmfs.vfs.tree import Tree  # noqa: F401 - every layer that submits is loaded before the commands are counted
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, Mode, World
 
 Build = Callable[..., World]
@@ -362,8 +362,7 @@ class Audited:
         return self.chainer.step()
 
     def vandal(self, *sql: str, guarded: bool = False) -> None:
-        db = apsw.Connection(os.fspath(self.world.path))
-        db.set_busy_timeout(5000)
+        db = connect(self.world.path)
         if not guarded:
             for (name,) in db.execute("select name from sqlite_schema where type = 'trigger'").fetchall():
                 db.execute(f"drop trigger {name}")

@@ -6,7 +6,6 @@ import hashlib
 import random
 from collections.abc import Callable
 
-import apsw
 import pytest
 
 from avmfs.errors import Denied, NotFound, Stale
@@ -15,6 +14,7 @@ from avmfs.store.commands import versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.tx import random_ids
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, World
 
 Build = Callable[..., World]
@@ -210,8 +210,7 @@ def test_what_is_said_of_a_document_goes_with_it_and_what_is_said_of_others_stay
         "claim(document, agent, since, until)": "values(?1, 'bob', 1, 2)",
         "consolidated(document, run, agent, kind, path, said)": "values(?1, 1, 'bob', 'cold', x'2f', '{}')",
     }
-    db = apsw.Connection(str(still.path))
-    db.set_busy_timeout(5000)
+    db = connect(still.path)
     for name in ("f", "g"):
         for table, values in rows.items():
             db.execute(f"insert or ignore into {table} {values}", (ids[name],))

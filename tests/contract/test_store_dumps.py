@@ -7,7 +7,6 @@ written before TABLES last changed, so that it is as those are that stand on peo
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from avmfs.store.repair.salvage import salvage
 from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.contract.store_world import faults, rows
 
 DUMPS = Path(__file__).with_name("stores")
@@ -39,7 +39,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def load(version: int, folder: Path) -> Path:
     path = folder / "avm.db"
-    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+    with contextlib.closing(connect(path)) as db:
         database.run(db, (DUMPS / f"v{version}.sql").read_text("utf-8"))
     assert rows(path, "pragma user_version") == [(version,)]
     return path
@@ -83,7 +83,7 @@ def test_where_the_text_of_an_older_store_came_from_is_known_of_its_copies(tmp_p
             at["alice"].call("write", path=f"/memory/{number}:meta", data=b'{"sources": ["web"]}\n')
     known = rows(path, "select id, came from node where came is not null order by id")
     assert len(known) == len(texts) + 1
-    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+    with contextlib.closing(connect(path)) as db:
         database.run(db, "update node set came = null; insert into setting values('unknown_copies', '')")
     with doors(path) as at:
         for number, text in enumerate(texts):
@@ -97,7 +97,7 @@ def test_where_the_text_of_an_older_store_came_from_is_known_of_its_copies(tmp_p
 @pytest.mark.parametrize("trashed", [False, True])
 def test_a_document_in_a_private_space_of_an_older_store_is_charged_to_its_agent(trashed: bool, tmp_path: Path) -> None:
     path = load(18, tmp_path)
-    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+    with contextlib.closing(connect(path)) as db:
         diary = db.execute("select document from node where name = cast('diary.md' as blob)").get
         db.execute("update document set creator = 'bob' where id = ?", (diary,))
         if trashed:
@@ -187,7 +187,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monke
 
 def test_a_store_of_a_development_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = load(tables.OLDEST, tmp_path)
-    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+    with contextlib.closing(connect(path)) as db:
         db.execute(f"pragma user_version = {tables.OLDEST - 1}")
     before = path.read_bytes()
     for opener in (database.prepare, lambda p: database.connect(p, writable=False)):
@@ -201,7 +201,7 @@ def test_a_store_of_a_development_version_is_refused_and_left_alone(tmp_path: Pa
 def test_rows_of_an_older_store_are_saved_though_their_table_is_lost(old: Path, tmp_path: Path) -> None:
     """They are shorter than today's, and known by the shape that they had."""
     contents = rows(old, "select id, data from body")
-    with contextlib.closing(apsw.Connection(os.fspath(old))) as db:
+    with contextlib.closing(connect(old)) as db:
         database.run(db, "pragma writable_schema = on; delete from sqlite_schema where name = 'body'")
     new = tmp_path / "new.db"
     saved, _ = salvage(old, new)

@@ -12,7 +12,6 @@ import threading
 import time
 from pathlib import Path
 
-import apsw
 import pytest
 
 from avmfs.access import Policy, Principal
@@ -24,12 +23,13 @@ from avmfs.store.schema import database, tables
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, CAROL, RULES, World, faults
 from tests.small_disks import small_disk
 
 
 def header(path: Path) -> tuple[int, int, str]:
-    db = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
+    db = connect(path, read_only=True)
     try:
         return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))
     finally:
@@ -65,7 +65,7 @@ def test_a_missing_or_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 def test_an_interrupted_migration_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "half.db"
-    db = apsw.Connection(os.fspath(path))
+    db = connect(path)
     db.execute(f"pragma application_id = {tables.APPLICATION_ID}")
     db.close()
     database.prepare(path)
@@ -100,7 +100,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path, mad
 def test_a_newer_stores_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
     database.prepare(path)
-    db = apsw.Connection(os.fspath(path))
+    db = connect(path)
     db.execute(f"pragma user_version = {tables.VERSION + 1}")
     db.close()
     for opener in (database.prepare, lambda p: database.connect(p, writable=False)):
@@ -289,12 +289,12 @@ def test_a_lock_that_was_not_left_clean_stays_so_until_the_log_was_written_anew(
     path = tmp_path / "avm.db"
     open_direct(path, Policy(), RULES).close()
     os.close(StoreLock(path).acquire(0))  # killed
-    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+    with contextlib.closing(connect(path)) as db:
         db.execute("pragma user_version = 999")
     with pytest.raises(Invalid):
         open_direct(path, Policy(), RULES)
     assert not StoreLock(path).clean
-    with contextlib.closing(apsw.Connection(os.fspath(path))) as db:
+    with contextlib.closing(connect(path)) as db:
         db.execute(f"pragma user_version = {tables.VERSION}")
     open_direct(path, Policy(), RULES).close()
     assert StoreLock(path).clean

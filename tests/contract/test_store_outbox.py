@@ -16,6 +16,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.queries import matching
 from avmfs.store.rows import events
 from avmfs.store.schema import database
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 URL = "https://example.com/hook"
@@ -457,7 +458,7 @@ def test_pieces_whose_digest_has_gone_are_told(world: World, by: str, monkeypatc
     if by == "a purge":
         world.do(ALICE, "purge", nodes=[world.node(ALICE, f"/memory/{n}").id for n in range(2)], documents=[])
     else:
-        db = apsw.Connection(str(world.path))
+        db = connect(world.path)
         database.run(db, "delete from outbox where state = 0")
         db.close()
         subscribe(world, BOB, "/memory/*", "batched")
@@ -884,7 +885,7 @@ def test_the_ids_of_a_fill_that_was_lost_come_again(tmp_path: Any) -> None:
     subscribe(world, BOB, "/memory/*")
     world.write(ALICE, "/memory/a", b"x")
     first = [delivery["message"] for delivery in take(world)[0]["deliveries"]]
-    db = apsw.Connection(str(world.path))  # as if power had been lost before the fill was on the disk
+    db = connect(world.path)  # as if power had been lost before the fill was on the disk
     database.run(db, "delete from outbox; update outbox_cursor set seq = (select since from subscription)")
     db.close()
     assert [delivery["message"] for delivery in take(world)[0]["deliveries"]] == first

@@ -15,6 +15,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY, ROOT
 from avmfs.text.tokens import TokenCounter
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, CAROL, World
 from tests.hashing import HashingEmbedding
 
@@ -136,7 +137,7 @@ def work(world: World) -> None:
 def test_nothing_walks_a_whole_table(executed: dict[str, Any], tmp_path: Path) -> None:
     world = World(tmp_path, "direct")
     work(world)
-    db = apsw.Connection(str(world.path))
+    db = connect(world.path)
     scans = []
     for sql, bindings in executed.items():
         if re.fullmatch(r"select 1 from \w+ limit 1", sql):  # is there any? One row is read

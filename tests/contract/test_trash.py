@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
-import apsw
 import pytest
 
 from avmfs import paths
@@ -16,6 +14,7 @@ from avmfs.store.commands import renaming
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.text.tokens import TokenCounter
+from tests.behind import connect
 from tests.contract.store_world import ALICE, BOB, World
 
 COUNTER = TokenCounter()
@@ -252,7 +251,7 @@ def test_a_file_that_an_older_version_let_stand_there_is_told_of_and_can_be_remo
         pytest.skip("it is put into the tables, behind the writer")
     note(world, BOB, "/archive/privately")
     note(world, ALICE, "/memory/private/alice/diary.md")
-    with contextlib.closing(apsw.Connection(os.fspath(world.path))) as db:
+    with contextlib.closing(connect(world.path)) as db:
         db.execute("update node set name = cast('private' as blob) where name = cast('privately' as blob)")
     diary = world.at(ALICE, "/memory/private/alice/diary.md")
     with pytest.raises(Exists, match="/archive/private"):
@@ -395,7 +394,7 @@ def test_a_row_that_an_older_version_left_behind_empties_nothing(world: World) -
     note(world, ALICE, "/memory/a.md")
     world.write(ALICE, "/memory/b.md", b"lives")
     assert remove(world, ALICE, "/memory/a.md")
-    with contextlib.closing(apsw.Connection(os.fspath(world.path))) as db:
+    with contextlib.closing(connect(world.path)) as db:
         db.execute("update removed set node = ?", (world.node(ALICE, "/memory/b.md").id,))
     assert world.do(ALICE, "empty_trash", before=world.clock() + 1)["removed"] == 0
     assert world.bytes(ALICE, "/memory/b.md") == b"lives"

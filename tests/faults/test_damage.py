@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs.access import Policy, Principal
@@ -23,6 +22,7 @@ from avmfs.store.client.client import DirectWriter
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.faults.daemons import LIMIT_S, Daemon
 
 NOTES = 120
@@ -124,7 +124,7 @@ def test_damage_below_a_running_daemon_is_an_error_of_what_it_touches(daemon: Da
     written(notes)
     daemon.command("stop")
     database = daemon.root / "data" / "avm.db"
-    db = apsw.Connection(os.fspath(database))
+    db = connect(database)
     leaves = "select pageno from dbstat where name = ? and pagetype = 'leaf' order by path"
     # Not the last leaf of the bodies: a new body goes there, so that every write would have to fail. Without the first
     # one of the words, none can be indexed or found.

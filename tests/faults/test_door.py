@@ -22,13 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
+from tests.behind import connect
 from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.log_lines import unexpected
 
@@ -439,7 +439,7 @@ def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_o
     with contextlib.closing(door(daemon)) as bob:
         bob.call("write", path="/shared/note.md", data=b"hello world")
     daemon.command("stop")
-    with contextlib.closing(apsw.Connection(os.fspath(daemon.root / "data/avm.db"))) as db:
+    with contextlib.closing(connect(daemon.root / "data/avm.db")) as db:
         db.execute("update document set user = ? where user is null or user = '{}'", (json.dumps({"n": 10**30}),))
         assert db.changes()
     daemon.start()

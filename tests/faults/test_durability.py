@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 
 from avmfs.store.files import sync_note
 from avmfs.store.schema import database
+from tests.behind import connect
 from tests.faults.daemons import LIMIT_S, QUIET, REPOSITORY, Daemon, alive, wait
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
@@ -191,7 +191,7 @@ def test_what_nobody_waits_for_is_synced_by_itself(daemon: Daemon, tmp_path: Pat
     )
 
     def newest() -> int:
-        with contextlib.closing(apsw.Connection(os.fspath(data), apsw.SQLITE_OPEN_READONLY)) as db:
+        with contextlib.closing(connect(data, read_only=True)) as db:
             return int(db.execute("select max(seq) from log").get)
 
     with syncs_of(daemon.family()["writer"], tmp_path / "syncs") as syncs:

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import apsw
 import numpy as np
 import pytest
 
@@ -19,6 +18,7 @@ from avmfs.access import Policy, Principal
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.faults.daemons import KILLED, LIMIT_S, Daemon, wait
 from tests.faults.static_table import make
 
@@ -117,7 +117,7 @@ def plant(path: Path, model: str, dimension: int, count: int) -> None:
     store = open_direct(path, Policy(), IndexRules())
     store.submit(Principal("alice"), "write_path", path=[b"memory", b"big"], data=b"coffee " * 100)
     store.submit(OPERATOR, "drain_lexical", limit=10)
-    db = apsw.Connection(str(path))
+    db = connect(path)
     row = db.execute("select max(id), document, scope from passage").fetchone()
     assert row is not None
     first, document, scope = row

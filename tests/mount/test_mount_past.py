@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs import AVM
+from tests.behind import connect
 from tests.mount.mount_world import Place, World, cat, code_of, needs, sh
 
 HANGS_AFTER_S = 1500.0  # thousands of files are compared, by three mounts
@@ -142,7 +142,7 @@ def test_a_snapshot_of_a_part_is_a_tree_of_its_own_beside_the_whole(world: World
         (top / name / "a.md").write_text(name)
     with AVM(agent="alice", environ=world.environ) as avm:
         avm.snapshot("part", "/shared/part")
-    with contextlib.closing(apsw.Connection(str(world.root / "data" / "avm.db"))) as db:
+    with contextlib.closing(connect(world.root / "data" / "avm.db")) as db:
         seq = db.execute("select seq from snapshot").get
     whole, part = (mount / name / "memory" / "shared" for name in (f"@seq.{seq}", "@snap.part"))  # after one change
     for _ in range(2):

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from avmfs_daemon.housekeeping import (
     BUSY_PER_S,
@@ -43,6 +42,7 @@ from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
 from avmfs.vfs import locks
 from avmfs.vfs.locks import LockTable
+from tests.behind import connect
 from tests.hashing import HashingEmbedding
 
 ALICE = Principal("alice")
@@ -148,7 +148,7 @@ def test_a_damaged_note_keeps_no_other_from_its_vectors(house: House, caplog: py
     for name in ("first", "broken", "last"):
         house.write(name, f"a note on harbours, the {name} one")
     house.index_words()
-    with contextlib.closing(apsw.Connection(str(house.store.path))) as db:
+    with contextlib.closing(connect(house.store.path)) as db:
         db.execute(
             "update body set data = zeroblob(length(data)) where id = (select body from node where name = ?)",
             (b"broken",),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import numpy as np
 import pytest
 
@@ -23,6 +22,7 @@ from avmfs.store.index.server import LOADING, IndexServer
 from avmfs.store.index.vectors import Nearest
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import connect
 from tests.hashing import HashingEmbedding
 
 KEY = b"k" * 32
@@ -215,7 +215,7 @@ def test_the_model_of_an_empty_store_is_known_too(tmp_path: Path) -> None:
 
 
 def test_damaged_vectors_are_left_out_and_made_anew(house: House) -> None:
-    db = apsw.Connection(str(house.store.path))
+    db = connect(house.store.path)
     number = db.execute("select min(id) from vector").get
     db.execute("update vector set data = ? where id = ?", (b"\xff" * 256, number))
     db.close()
@@ -235,7 +235,7 @@ def test_a_table_whose_log_was_cut_off_is_loaded_anew(house: House) -> None:
     house.ask(client, ALICE)
     house.write(ALICE, "/memory/b", "coffee again")
     house.embed()
-    db = apsw.Connection(str(house.store.path))
+    db = connect(house.store.path)
     db.execute("delete from vector_log where seq < (select max(seq) from vector_log)")
     db.execute("insert into vector_log(seq, id) select max(seq) + 7, 999 from vector_log")
     db.execute("delete from vector_log where id <> 999")
