@@ -34,6 +34,12 @@ def mount(spec: ChildSpec) -> None:
             frame = wire.pack({"ask": 1, "do": "status", "arguments": {}})
             while True:
                 control.send_bytes(frame)
+        case "eve-asks":
+            frame = wire.pack({"ask": 1, "do": "status", "arguments": {}})
+            while True:
+                for _ in range(120):
+                    control.send_bytes(frame)
+                time.sleep(1)
         case "eve-garbles":
             control.send_bytes(b"\xc1 no msgpack")
         case "eve-lists":

@@ -49,6 +49,12 @@ def test_a_hostile_child_does_not_hold_up_the_loop(daemon: Daemon, eve: str) -> 
     wait(daemon.gone, SOON_S)
 
 
+def test_a_child_asks_less_than_a_busy_machine_could_just_answer(daemon: Daemon) -> None:
+    daemon.mounts("alice", "eve-asks")
+    with running(daemon):
+        wait(lambda: "too many messages" in daemon.mount("eve-asks").get("error", ""))
+
+
 def test_a_child_that_is_at_work_has_the_time_that_it_needs_and_one_that_hangs_has_not(daemon: Daemon) -> None:
     daemon.mounts("alice", "eve-hangs", "eve-labours")
     with running(daemon, READY_S="2"):
