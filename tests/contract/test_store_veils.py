@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from avmfs_config.settings import Rule
 from avmfs.errors import Exists, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.local import LocalDoor
+from tests.contract.store_world import ALICE, BOB, World
 
 
 class Doors:
@@ -119,6 +120,26 @@ def test_a_draft_that_is_saved_over_a_shared_file_leaves_its_history_to_all(door
     assert doors.read("/shared/n.md") == "three\n"
     assert doors.versions("/shared/n.md") == [3, 2, 1]
     assert "-one" in doors.read("/shared/n.md:diff?from=1&to=2")
+
+
+def test_a_private_file_that_takes_the_place_of_a_symlink_is_published_as_it_stands(doors: Doors) -> None:
+    doors.write("/private/n.md", "zqsecretqz\n")
+    doors.write("/private/n.md", "clean\n")
+    assert doors.door("alice").call("put", items=[{"path": "/shared/current", "target": b"nowhere"}]) == [None]
+    doors.move("/private/n.md", "/shared/current")
+    assert doors.read("/shared/current") == "clean\n"
+    assert doors.versions("/shared/current") == [2] and doors.versions("/shared/current", "alice") == [2, 1]
+
+
+def test_a_backup_that_comes_back_to_its_name_is_published_as_it_stands(build: Callable[..., World]) -> None:
+    world = build([("/memory/*.bak", "none", ("bob",))])
+    world.write(ALICE, "/memory/n.md", b"open")
+    world.rename(ALICE, "/memory/n.md", "/memory/n.md.bak")
+    for text in (b"zqsecretqz", b"clean"):
+        world.write(ALICE, "/memory/n.md.bak", text)
+    world.rename(ALICE, "/memory/n.md.bak", "/memory/n.md")
+    assert world.history(BOB, "/memory/n.md") == [b"clean"]
+    assert world.history(ALICE, "/memory/n.md") == [b"open", b"zqsecretqz", b"clean"]
 
 
 def test_made_private_again_and_published_again_it_shows_what_it_is_then(doors: Doors) -> None:

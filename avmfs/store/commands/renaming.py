@@ -54,13 +54,16 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         if _last_backup(here, source, there, target):
             namespace.remove(tx, there, target)
         else:
-            source, replaced = _replace(tx, there, source, target), target
+            source = _replace(tx, there, source, target)
+            if source.kind is target.kind is Kind.FILE:
+                replaced = target
     else:
         paths.check_name(new_name)
     if target is None and source.kind is Kind.FILE:
         # sed -i.bak: the old file went to a backup, the new one comes by rename.
-        replaced = versions.renamed_away(tx, there.id, new_name)
-        if replaced is not None and replaced.id != source.id:
+        backup = versions.renamed_away(tx, there.id, new_name)
+        if backup is not None and backup.id != source.id:
+            replaced = backup
             source = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
             versions.set_apart(tx, replaced, tx.document_of(source))
     move(tx, source, here, there, new_name, replaced)
