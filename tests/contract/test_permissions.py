@@ -412,6 +412,17 @@ def test_a_key_opens_what_was_put_away_of_its_paths_however_often(any_world: Wor
     assert not world.exists(who, "/archive/b.md") and not world.exists(who, "/archive/(2)/b.md")
 
 
+def test_a_note_of_an_index_moves_into_a_key_s_path_and_out_of_it(any_world: World) -> None:
+    world, here, there = any_world, [b"src", b"x.py.md"], [b"lib", b"x.py.md"]
+    world.do(ALICE, "write_index", project=b"house", items=[{"path": here, "data": b"# x.py"}])
+    new_key(world, ALICE, "/index/house/src/*")
+    for old, new in ((here, there), (there, here)):
+        moved = {"path": new, "was": old, "data": b"# x.py"}
+        assert world.do(ALICE, "write_index", project=b"house", items=[moved]) == {"written": 1}
+    assert world.names(ALICE, "/index/house/src") == ["x.py.md"]
+    assert world.document(ALICE, "/index/house/src/x.py.md").head == 3
+
+
 def test_scores_under_a_key_come_from_its_own_paths_alone(any_world: World) -> None:
     world = any_world
     world.write(ALICE, "/memory/a/x.md", b"quokka")

@@ -166,7 +166,7 @@ def move(
         tx.log("remove", source, old_path)
     below: list[_Rescoped] = []
     if source.kind is not Kind.DIRECTORY:
-        _rescope_one(tx, moved, parts, said, replaced)
+        _rescope_one(tx, moved, parts, said, replaced, by_system=by_system)
         if replaced is not None:
             scoping.taint_made_of(tx, tx.node(source.id))
     else:
@@ -302,14 +302,23 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> list[_Rescoped]:
     return sorted(found, key=lambda each: each.below)
 
 
-def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, replaced: Node | None = None) -> int:
-    """``replaced``: the node whose document it has taken over. Returns the scope that the node has now."""
+def _rescope_one(
+    tx: Tx,
+    node: Node,
+    parts: tuple[bytes, ...],
+    said: str | None,
+    replaced: Node | None = None,
+    *,
+    by_system: bool = False,
+) -> int:
+    """``replaced``, ``by_system``: see ``move``. Returns the scope that the node has now."""
     shared = scoping.shared_at(said, parts)
     if said is not None and shared is None:
         tx.db.execute("update document set shared = null where id = ?", (node.document,))
     scope = tx.scope_at(parts, shared, _origin(tx, node, replaced))
     if scope != node.scope:
-        if not (tx.who.operator or tx.visible.writable(node.scope)):  # nobody writes what is live, and rules change
+        # Nobody writes what is live, and rules change.
+        if not (by_system or tx.who.operator or tx.visible.writable(node.scope)):
             raise NotEmpty("something below is not yours to move")  # its name is not for the asker
         scoping.set_scope(tx, node, scope, continues=replaced is not None)
     return scope
