@@ -652,6 +652,25 @@ def test_a_failing_rename_leaves_nothing_behind(build: Build) -> None:
     ]
 
 
+@pytest.mark.parametrize("way", ["move", "exchange", "put back"])
+def test_nothing_comes_with_a_directory_to_where_its_mover_may_not_write(build: Build, way: str) -> None:
+    world = build([("/memory/e/kept/*", "ro", ("bob",))])
+    world.write(BOB, "/memory/d/kept/f", b"x")
+    source = "/memory/d"
+    if way == "exchange":
+        world.mkdir(BOB, "/memory/e")
+    if way == "put back":
+        source = world.do(BOB, "archive", **world.at(BOB, source))["path"].decode()
+    with pytest.raises(Denied):
+        if way == "put back":
+            world.do(BOB, "put_back", node=world.node(BOB, source).id, to=[b"memory", b"e"])
+        else:
+            world.rename(BOB, source, "/memory/e", EXCHANGE if way == "exchange" else 0)
+    assert world.bytes(BOB, f"{source}/kept/f") == b"x" and not world.exists(ALICE, "/memory/e/kept")
+    world.rename(ALICE, source, "/memory/e")
+    assert world.bytes(BOB, "/memory/e/kept/f") == b"x"
+
+
 def test_a_scope_that_was_rolled_back_is_not_remembered(build: Build) -> None:
     """The failing command interns new scopes first; whoever gets their numbers next must not be mixed up with them."""
     world = build([("/memory/x/*", "ro", ("dave",)), ("/memory/x/locked", "ro", ("alice",))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, scoping, versions
 from avmfs.store.rows.log_ops import ORPHANED
@@ -286,7 +286,8 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> list[_Rescoped]:
     symlinks below it that have another one now, in order of path.
 
     Raises NotEmpty when something below that the asker may not change would change hands: like a
-    removal of that directory, it would touch what the asker cannot see.
+    removal of that directory, it would touch what the asker cannot see. Raises Denied when something
+    would come to a place where the asker could not have made it.
     """
     waiting = [(node, parts, _said(tx, node))]  # no recursion: trees are deeper than Python's stack
     found: list[_Rescoped] = []
@@ -317,9 +318,11 @@ def _rescope_one(
         tx.db.execute("update document set shared = null where id = ?", (node.document,))
     scope = tx.scope_at(parts, shared, _origin(tx, node, replaced))
     if scope != node.scope:
-        # Nobody writes what is live, and rules change.
-        if not (by_system or tx.who.operator or tx.visible.writable(node.scope)):
-            raise NotEmpty("something below is not yours to move")  # its name is not for the asker
+        if not (by_system or tx.who.operator):  # nobody writes what is live, and rules change
+            if not tx.visible.writable(node.scope):
+                raise NotEmpty("something below is not yours to move")  # its name is not for the asker
+            if not tx.visible.writable(scope):
+                raise Denied("something below would come to where you may not write")
         scoping.set_scope(tx, node, scope, continues=replaced is not None)
     return scope
 
