@@ -741,6 +741,31 @@ def test_a_file_whose_ttl_has_passed_is_gone_from_every_route(world: World) -> N
     world.rmdir(BOB, "/memory/d")
 
 
+@pytest.mark.parametrize("way", ["move", "exchange", "archive"])
+def test_what_has_expired_below_a_directory_holds_it_no_more(still: World, way: str) -> None:
+    """Of another agent, who could be told where the directory went."""
+    world, old, new = still, "/memory/d", "/memory/private/alice/d"
+    for path in (f"{old}/x", f"{old}/s/t/y"):
+        world.write(BOB, path, b"soon gone")
+        world.share(BOB, path, "bob")
+        world.do(BOB, "set_ttl", node=world.node(BOB, path).id, expires=world.clock() + 60 * 10**9)
+    world.write(ALICE, f"{old}/z", b"stays")
+    world.mkdir(ALICE, new)
+    if way == "archive":
+        world.mkdir(ALICE, "/memory/again")
+        world.rename(ALICE, "/memory/again", "/archive/d")
+        new = "/archive/d"
+    world.clock.advance(61)
+    before = world.newest_seq()
+    if way == "archive":  # into the directory of that name
+        world.do(ALICE, "archive", **world.at(ALICE, old))
+    else:
+        world.rename(ALICE, old, new, EXCHANGE if way == "exchange" else 0)
+    assert world.bytes(ALICE, f"{new}/z") == b"stays"
+    gone = [change.path for change in changes(world, BOB, before) if change.path.endswith((b"/x", b"/y"))]
+    assert sorted(gone) == [b"/memory/d/s/t/y", b"/memory/d/x"]
+
+
 def test_who_knows_the_number_of_an_expired_file_can_say_nothing_more_about_it(world: World) -> None:
     """Least of all that it lives on."""
     world.write(ALICE, "/memory/f", b"x")

@@ -32,6 +32,7 @@ MAY_SCAN = {
     "passage": "the columns that ranking needs, once per process",
     "vector": "a process's first search loads them all",
     "below": "the subtree that was asked for",
+    "above": "what has expired and waits for the keeper, with the directories above it",
     "directory": "the directories below the one that was asked for",
     "seen": "the same, with what is counted of it",
 }

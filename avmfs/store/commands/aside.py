@@ -182,6 +182,7 @@ def _transfer(tx: Tx, node: Node, here: Node, there: Node, name: bytes) -> bytes
         renaming.check_path(tx, node, there, name)
         renaming.move(tx, node, here, there, name)
         return paths.join((*tx.parts(there.id), name))
+    namespace.clear_expired(tx, node.id)
     rows: list[Any] = tx.db.execute("select id, name from node where parent = ? order by name", (node.id,)).fetchall()
     for number, below in rows:
         child = tx.node(number)

@@ -14,6 +14,12 @@ from avmfs.store.rows.log_ops import ORPHANED, RIGHTS
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx, new_id
 
+# The directories below one that hold what has expired, found from below.
+_EXPIRED_BELOW = """with recursive above(first, id) as (
+  select distinct parent, parent from node where expires <= ?2 and parent is not null
+  union all select first, parent from above join node on node.id = above.id where above.id <> ?1 and parent is not null
+) select first from above where id = ?1"""
+
 
 @command(durable=False, native=True, begins_file=True)
 def create(
@@ -209,6 +215,14 @@ def clear_expired(tx: Tx, directory: int) -> None:
     ).fetchall()
     for (child,) in rows:
         remove(tx, holder, tx.node(child))
+
+
+def clear_expired_below(tx: Tx, node: Node) -> None:
+    """The same for all that is below a directory: a directory may hold any number, few wait for the keeper."""
+    if node.kind is Kind.DIRECTORY:
+        rows: list[Any] = tx.db.execute(_EXPIRED_BELOW, (node.id, tx.now)).fetchall()
+        for (directory,) in rows:
+            clear_expired(tx, directory)
 
 
 def refuse_fixed(tx: Tx, node: Node) -> None:

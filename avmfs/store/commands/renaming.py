@@ -144,6 +144,7 @@ def move(
 ) -> None:
     """Give a node another name, which is free, where the asker may write. ``replaced``: the node whose document it has
     taken over. ``by_system``: whoever may write there."""
+    namespace.clear_expired_below(tx, source)  # what nobody is shown any more refuses nothing
     before = tx.parts_of(source)
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
@@ -191,6 +192,8 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
     if target.kind is Kind.DIRECTORY and target.id in _ancestry(tx, here.id):
         raise Invalid("a directory cannot be moved into itself", paths.text(new_name))
     check_path(tx, target, here, source.name)
+    for each in (source, target):
+        namespace.clear_expired_below(tx, each)
     were = tx.parts(source.id), tx.parts(target.id)
     # The unique index forbids two nodes under one name even for a moment: step aside first.
     tx.db.execute("update node set parent = null where id = ?", (target.id,))
