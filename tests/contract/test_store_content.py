@@ -122,6 +122,36 @@ def test_what_was_appended_after_edits_were_made_comes_behind_them(
     assert world.history(ALICE, "/memory/f")[versions:] == [wanted], "one version"
 
 
+@pytest.mark.parametrize(
+    ("edits", "left"),
+    [
+        ([[["w", 10, b"AAA"]], [["w", 10, b"BBBBB"]]], b"0123456789BBBBB"),
+        ([[["w", 0, b"*"]], [["w", 10, b"AAA"]]], b"*123456789AAA"),
+        ([[["w", 10, b"AAA"]], [["w", 0, b"*"]], [["w", 13, b"BBB"]]], b"*123456789AAABBB"),
+        ([[["w", 10, b"AAAAA"]], [["t", 12]], [["w", 12, b"!"]]], b"0123456789AA!"),
+        ([[], [["w", 10, b"AAA"]]], b"0123456789AAA"),
+    ],
+)
+def test_it_comes_behind_all_edits_that_were_made_before_however_many_commit_them(
+    world: World, edits: list[Any], left: bytes
+) -> None:
+    world.write(ALICE, "/memory/f", b"0123456789")
+    node = world.node(ALICE, "/memory/f").id
+    made = world.clock()
+    for line in (b"ONE", b"TWO"):
+        world.clock.advance(1)
+        world.do(BOB, "append", node=node, handle=7, data=line)
+    for handle, each in enumerate(edits, 1):
+        world.clock.advance(1)
+        reply = world.do(ALICE, "commit", node=node, handle=handle, edits=each, mtime=made, made=made)
+    assert reply["behind"] == 6 and world.bytes(BOB, "/memory/f") == left + b"ONETWO"
+    made = world.clock()
+    world.clock.advance(1)
+    world.do(BOB, "append", node=node, handle=7, data=b"THREE")
+    world.do(ALICE, "commit", node=node, handle=9, edits=[["w", len(left), b"***"]], mtime=made, made=made)
+    assert world.bytes(BOB, "/memory/f") == left + b"***TWOTHREE", "what had been seen is laid over"
+
+
 def test_what_was_appended_before_the_newest_edit_or_changed_otherwise_is_laid_over(world: World) -> None:
     world.write(ALICE, "/memory/f", b"0123456789")
     node = world.node(ALICE, "/memory/f").id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_what_does_not_fit_in_parts_either_is_refused_whole(emptied: WriterProce
         store.submit(ALICE, "commit", node=node, handle=2, edits=[["w", 0, bytes(16 * MB)]])
     with store.reading(ALICE) as reader:
         assert reader.read(node, 0, 9) == b"kept"
+    store.close()
+
+
+def test_what_was_appended_meanwhile_comes_behind_all_parts(emptied: WriterProcess) -> None:
+    store, data = emptied.attach("*", patience_s=200), random.Random(6).randbytes(3 * MB)
+    node = made(store, b"log")
+    before = time.time_ns()
+    store.submit(BOB, "append", node=node, handle=2, data=b"line\n")
+    reply = store.submit(ALICE, "commit", node=node, handle=1, edits=[["w", 0, data]], mtime=before, made=before)
+    assert reply["behind"] == 5 and reply["size"] == len(data) + 5
+    with store.reading(ALICE) as reader:
+        assert reader.read(node, 0, len(data) + 9) == data + b"line\n"
     store.close()
 
 

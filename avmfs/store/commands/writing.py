@@ -30,8 +30,7 @@ def commit(
     """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
 
     ``made`` is when the newest of them was made: what others have appended after that, and were told that it is there,
-    comes behind them, as it would have if they had been committed at once. Adds "behind", how many bytes have moved
-    there.
+    comes behind them, as it would have if they had been committed at once. Adds "behind", how many bytes that are.
 
     ``mtime`` is when the newest of them was made, which is what the mount has already told (None, or where another
     handle has committed since: now).
@@ -43,24 +42,31 @@ def commit(
     found, newest = versions.to_write(tx, node)
     tx.visible.require(found.scope)
     laid = [_edit(item) for item in edits]
-    appended = b"" if made is None else _appended_behind(tx, found, laid, made)
-    if not appended:
+    appends = [] if made is None else tx.known.appended_since(found, made)
+    if not appends:
         return write(tx, found, newest, handle, laid, mtime)
-    size = found.size - len(appended)
-    laid = [("t", size), *laid, ("w", content.size_after(size, laid), appended)]
-    return {**write(tx, found, newest, handle, laid, mtime), "behind": len(appended)}
+    size = appends[0][1]
+    behind, reaches = found.size - size, _reaches(laid, size)
+    if reaches:
+        laid = [("t", size), *laid, ("w", content.size_after(size, laid), _appended(tx, found, behind))]
+    done = write(tx, found, newest, handle, laid, mtime)
+    if reaches or done["size"] == found.size:
+        # More edits may follow that were made as early: these may be a part, and another mount's come after them.
+        tx.known.still_appended(tx.node(node), appends, behind)
+    return {**done, "behind": behind}
 
 
-def _appended_behind(tx: Tx, node: Node, edits: list[Edit], made: int) -> bytes:
-    """What was appended after the edits had been made, if they cut or write what comes where it did. Raises TooBig for
-    more than is moved at once."""
-    size = tx.known.size_before_appends(node, made)
-    cuts, laid = any(edit[0] == "t" for edit in edits), [edit for edit in edits if edit[0] != "g"]
-    if size == node.size or (not cuts and content.size_after(size, laid) == size):
-        return b""
-    if node.size - size > _MOVED_MAX:
+def _reaches(edits: list[Edit], size: int) -> bool:
+    """Return whether they cut a file of so many bytes, or write what comes behind them."""
+    laid = [edit for edit in edits if edit[0] != "g"]
+    return any(edit[0] == "t" for edit in laid) or content.size_after(size, laid) != size
+
+
+def _appended(tx: Tx, node: Node, length: int) -> bytes:
+    """The last bytes of a file. Raises TooBig for more than is moved at once."""
+    if length > _MOVED_MAX:
         raise TooBig(f"more than {_MOVED_MAX >> 20} MiB have been appended meanwhile")
-    return content.read(tx.db, node.id, node.size, versions.extents(tx, node.id), size, node.size - size)
+    return content.read(tx.db, node.id, node.size, versions.extents(tx, node.id), node.size - length, length)
 
 
 @command(durable=False, native=True, appends=True)

@@ -134,12 +134,19 @@ class WriterMemo:
         """A file's bytes change otherwise."""
         self._appended.pop(node.id, None)
 
-    def size_before_appends(self, node: Node, since: int) -> int:
-        """The size that a file had before what has been appended to it after ``since``, as far as that is known."""
+    def appended_since(self, node: Node, since: int) -> list[tuple[int, int]]:
+        """What has been appended to a file after ``since``, as far as that is known: when, and to which size."""
         appends = self._appended.get(node.id)
         if appends is None or appends[-1][0] != node.ctime:
-            return node.size
-        return next((size for at, size in appends if at > since), node.size)
+            return []
+        return [(at, size) for at, size in appends if at > since and size < node.size]
+
+    def still_appended(self, node: Node, appends: list[tuple[int, int]], behind: int) -> None:
+        """A file's bytes have changed otherwise, and what was appended are its last bytes still, ``behind`` of them."""
+        moved = node.size - behind - appends[0][1]
+        known = [(at, size + moved) for at, size in appends]
+        # Nothing, appended last: it has the time that the file has now.
+        self._appended.put(node.id, deque([*known, (node.ctime, node.size)], maxlen=_APPENDS + 1))
 
     def left(self, parent: int, name: bytes) -> None:
         """A file leaves this name for another one."""

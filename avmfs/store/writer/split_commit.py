@@ -6,6 +6,7 @@ and between two of them the log is emptied. Called by the writer. Owns how edits
 
 A commit of a handle's edits says where each of them belongs, so that laying down all of them again, after a crash
 between two parts, comes to the same. The last part carries the reply: who asks again before that begins from the start.
+What others have appended since the edits were made comes behind each part (``commands.writing.commit``).
 Others may see a part of the edits for a moment, and when the disk fills up meanwhile, a part is what stays: as it
 would be on the disk itself.
 """
