@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
+import apsw
 import pytest
 
 from avmfs import paths
@@ -345,6 +347,41 @@ def test_the_trash_is_emptied_by_who_may_write_there_and_by_age_and_size(world: 
     assert world.do(ALICE, "empty_trash", before=world.clock() + 1, under=[b"memory", b"other"])["removed"] == 0
     assert world.do(ALICE, "empty_trash", before=world.clock() + 1)["removed"] == 1
     assert world.exists(BOB, "/trash/private/bob/b.md")
+
+
+def test_emptying_ones_trash_asks_nothing_of_what_others_have_there(tmp_path: Path) -> None:
+    world = World(tmp_path, "direct")
+    try:
+        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        taken = []
+        for size in (2, 40):
+            for n in range(size):
+                world.write(BOB, f"/memory/private/bob/{n}.md", b"the harvest begins in June")
+            note(world, ALICE, "/memory/a.md")
+            for n in range(size):
+                assert remove(world, BOB, f"/memory/private/bob/{n}.md")
+            assert remove(world, ALICE, "/memory/a.md")
+            ran: list[str] = []
+            applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event, ran=ran: ran.append(event["sql"]))
+            assert world.do(ALICE, "empty_trash", before=world.clock() + 1) == {"removed": 1, "more": False}
+            applier.db.trace_v2(0)
+            taken.append(len(ran))
+        assert taken[0] == taken[1] > 3
+    finally:
+        world.close()
+
+
+def test_the_trash_is_emptied_of_what_was_below_a_place_and_so_many_at_a_time(world: World) -> None:
+    for name in ("d/1.md", "d/2.md", "d/e/3.md", "dd/4.md", "d.md"):
+        note(world, ALICE, f"/memory/{name}")
+        assert remove(world, ALICE, f"/memory/{name}")
+    below = {"before": world.clock() + 1, "under": [b"memory", b"d"], "limit": 2}
+    assert world.do(ALICE, "empty_trash", **below) == {"removed": 2, "more": True}
+    assert world.do(ALICE, "empty_trash", **below) == {"removed": 1, "more": False}
+    below["under"] = [b"memory", b"d.md"]
+    assert world.do(ALICE, "empty_trash", **below) == {"removed": 1, "more": False}
+    below["under"] = []
+    assert world.do(ALICE, "empty_trash", **below) == {"removed": 1, "more": False}
 
 
 def test_nobody_is_charged_for_the_trash_and_who_was_is_again_afterwards(world: World) -> None:

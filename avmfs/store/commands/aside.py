@@ -127,26 +127,29 @@ def put_back(tx: Tx, node: int, to: list[bytes] | None = None) -> dict[str, Any]
 def empty_trash(tx: Tx, before: int, limit: int = 256, under: list[bytes] | None = None) -> dict[str, Any]:
     """Remove files for good that have been in the trash since before ``before`` (ns), those that the asker may remove,
     ``limit`` at most; ``under``: those that were below this path. {"removed", "more"}."""
+    place = b"" if not under else paths.join(tuple(under))
     rows: list[Any] = tx.db.execute(
-        "select node.id, removed.path from removed join node on node.id = removed.node"
-        f" where removed.at < ? and node.parent is not null and node.scope in {_TRASHED} order by removed.at, node.id",
-        (before,),
+        "select node.id from removed cross join node on node.id = removed.node"
+        " where removed.at < :before and node.parent is not null"
+        " and node.scope in (select value from json_each(:scopes))"  # others' trash may be any number
+        " and (removed.path = :place or substr(removed.path, 1, length(:below)) = :below)"
+        " order by removed.at, node.id limit :some",
+        {
+            "before": before,
+            "scopes": tx.visible.emptied_json,
+            "place": place,
+            "below": place + b"/",
+            "some": limit + 1,
+        },
     ).fetchall()
-    removed = 0
-    for number, path in rows:
+    for (number,) in rows[:limit]:
         found = tx.node(number)
-        if not tx.visible.writable(found.scope) or found.parent is None:
-            continue
-        if under is not None and paths.split(bytes(path))[: len(under)] != tuple(under):
-            continue
-        if removed == limit:
-            return {"removed": removed, "more": True}
+        assert found.parent is not None
         directory = tx.node(found.parent)
         namespace.remove(tx, directory, found)
         tx.do("delete from removed where node = ?", (number,))
         prune(tx, directory)
-        removed += 1
-    return {"removed": removed, "more": False}
+    return {"removed": min(len(rows), limit), "more": len(rows) > limit}
 
 
 @command(durable=False, frees_space=True)
