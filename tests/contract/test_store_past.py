@@ -22,7 +22,7 @@ from avmfs.rpc import methods
 from avmfs.rpc import past as past_methods
 from avmfs.search.engine import Engine
 from avmfs.services import Services
-from avmfs.store.commands import past
+from avmfs.store.commands import past, versions
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
@@ -622,6 +622,25 @@ def test_links_of_then_and_what_has_ended_are_told(world: World) -> None:
         ]
         assert reader.counts(ROOT).links == 1
         assert [entry.path for entry, _ in reader.listing(ROOT, limit=9, offset=0, query="a")[0]] == [b"/memory/a"]
+
+
+def test_a_handle_leads_to_the_note_that_had_it_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note that is removed gives it up, and another one may draw it."""
+    monkeypatch.setattr(versions, "_handle", lambda length: "same")
+    there = world.node(ALICE, "memory").id
+    instants = {}
+    for name in (b"a", b"b", b"c"):
+        world.write(ALICE, f"memory/{name.decode()}", name)
+        instants[name] = world.seq()
+        if name != b"c":
+            world.do(ALICE, "unlink", parent=there, name=name)
+    for name, seq in instants.items():
+        with world.store.reading_at(BOB, Moment(seq, world.now)) as reader:
+            held = reader.by_handle("same")
+            assert held is not None and held.name == name
+            assert reader.by_handle("none") is None
+    with world.store.reading_at(BOB, Moment(instants[b"c"] - 1, world.now)) as reader:
+        assert reader.by_handle("same") is None
 
 
 def test_before_a_save_by_rename_joined_them_both_files_had_their_own_tags_and_links(world: World) -> None:

@@ -30,6 +30,10 @@ _THEN: Final = (
     "select node, parent, name, kind, mode, uid, gid, size, null, mtime, mtime, scope, document, expires, version,"
     " since from past"
 )
+_HAS_HANDLE: Final = "select id from document where handle = ?"
+_HAD_HANDLE: Final = (
+    "select distinct document from past_said where what = 'document' and json_extract(value, '$[0]') = ?"
+)
 _TOP_TAGS: Final = 1000
 
 
@@ -93,14 +97,12 @@ class PastReader(Reader):
         return bytes(row[0]) if row is not None else b""
 
     def by_handle(self, handle: str) -> Node | None:
-        """A document keeps its handle; one that has ended had it."""
-        document = self._db.execute("select id from document where handle = ?", (handle,)).get
-        if document is None:
-            document = self._db.execute(
-                "select document from past_said where what = 'document' and json_extract(value, '$[0]') = ?", (handle,)
-            ).get
-        node = None if document is None else self.node_with(document)
-        return None if node is None else self.node(node)
+        """A document keeps its handle; once it has ended, another one may draw it."""
+        for holders in (_HAS_HANDLE, _HAD_HANDLE):
+            for (document,) in self._db.execute(holders, (handle,)).fetchall():
+                if (node := self.node_with(document)) is not None:
+                    return self.node(node)
+        return None
 
     def read(self, node: int, offset: int, length: int) -> bytes:
         """Raises NotFound where the bytes are no longer kept, whatever is known of the file."""
