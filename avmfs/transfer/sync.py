@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ _NEW, _OLD = ".avm-sync-new", ".avm-sync-old"  # ends of names beside a file: wh
 _ROUNDS: Final = 5
 _MANY: Final = 10  # removals that need no word, beside half of all, where something is left
 _TAKEN: Final = "something else has that name, or it changes all the time"
+_NAMES_TAKEN: Final = "its names are taken: give it another one, without a dot"
 LARGEST: Final = 8 * 1024 * 1024
 
 
@@ -300,8 +302,15 @@ class Sync:
     def _aside(self, to: Path, digest: str, then: Callable[[], None]) -> bool:
         """Put a file aside, do ``then`` where its bytes are as they were, and remove it; else put it back."""
         old = _beside(to, _OLD)
+        if not stat.S_ISREG(to.lstat().st_mode):
+            return False  # a folder, say, has its name by now
         to.rename(old)
-        if _digest(old.read_bytes()) == digest:
+        try:
+            alike = _digest(old.read_bytes()) == digest
+        except OSError:
+            self._back(old, to)
+            raise
+        if alike:
             try:
                 then()
             except FileExistsError:  # somebody has written it anew
@@ -318,6 +327,15 @@ class Sync:
     def _back(self, old: Path, to: Path) -> None:
         """Under its name, or where that is taken by now under another: the next round takes it to the store. Raises
         Invalid where both are taken by other bytes."""
+        if stat.S_ISDIR(old.lstat().st_mode):  # it got the name just before the file of that name was put aside
+            with suppress(OSError):
+                old.rename(to)
+                return
+            raise Invalid(_NAMES_TAKEN, os.fspath(old))
+        with suppress(FileExistsError):
+            _named(old, to)  # unread, since perhaps it cannot be
+            old.unlink()
+            return
         name, digest = os.fspath(to.relative_to(self._folder)), _digest(old.read_bytes())
         other = self._own_name(name, digest)
         if name in self._limits:
@@ -330,16 +348,15 @@ class Sync:
                     continue
             old.unlink()
             return
-        raise Invalid("its names are taken: give it another one, without a dot", os.fspath(old))
+        raise Invalid(_NAMES_TAKEN, os.fspath(old))
 
     def _recover(self) -> None:
         """What a sync that was killed has left."""
-        for each in files(self._folder, hidden=True):
-            if not isinstance(each, Refusal):
-                path = each[1]
-                if path.name.startswith(".") and path.name.endswith(_NEW):
+        for where, folders, names in os.walk(self._folder, topdown=False):
+            for path in (Path(where, name) for name in (*names, *folders) if name.startswith(".")):
+                if path.name.endswith(_NEW):
                     path.unlink()
-                elif path.name.startswith(".") and path.name.endswith(_OLD):
+                elif path.name.endswith(_OLD):
                     self._back(path, path.with_name(path.name[1 : -len(_OLD)]))
 
     # What was alike ----------------------------------------------------------------------------------------

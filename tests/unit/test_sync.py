@@ -409,6 +409,63 @@ def test_an_edit_in_the_folder_between_the_look_and_the_change_is_not_lost(
     assert here(folder) == there(world) and {b"theirs\n", b"just now\n"} <= set(here(folder).values())
 
 
+@pytest.mark.parametrize("removing", [False, True])
+@pytest.mark.parametrize(("of", "method"), [(Sync, "_aside"), (Path, "rename")], ids=["looked at", "put aside"])
+def test_a_folder_that_takes_the_name_of_a_file_before_it_is(
+    of: type, method: str, removing: bool, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    to = folder / "there.md"
+    if removing:
+        world.agent("alice").memory.delete(f"{ROOT}/there.md")
+    else:
+        world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    real = getattr(of, method)
+
+    def meddling(self: Any, *rest: Any) -> Any:
+        monkeypatch.undo()
+        to.unlink()
+        to.mkdir()
+        (to / "x.txt").write_text("not to be lost")
+        return real(self, *rest)
+
+    monkeypatch.setattr(of, method, meddling)
+    synced(world, folder, many=True)
+    assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+    assert (to / "x.txt").read_text() == "not to be lost"
+
+
+def test_a_file_that_cannot_be_read_any_more_is_not_put_aside(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    real = Path.read_bytes
+
+    def read(self: Path) -> bytes:
+        if self.name.endswith("-old"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert [each.where for each in synced(world, folder).refused] == ["there.md"]
+    assert here(folder) == {"there.md": b"there\n"}
+
+
+def test_a_folder_that_was_put_aside_comes_back(world: World, folder: Path) -> None:
+    synced(world, folder)
+    aside, inside = folder / ".sub.md.avm-sync-old", ".x.md.avm-sync-old"
+    aside.mkdir()
+    (aside / inside).write_text("x\n")
+    synced(world, folder)
+    assert there(world) == here(folder) == {"there.md": b"there\n", "sub.md/x.md": b"x\n"}
+    (folder / "sub.md").rename(aside)
+    (folder / "sub.md").write_text("another\n")
+    with pytest.raises(Invalid, match="names are taken"):
+        synced(world, folder)
+    assert (aside / "x.md").read_text() == "x\n" and (folder / "sub.md").read_text() == "another\n"
+
+
 @pytest.mark.parametrize("stage", ["put aside", "coming", "both"])
 def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder: Path) -> None:
     synced(world, folder)
