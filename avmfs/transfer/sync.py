@@ -196,8 +196,10 @@ class Sync:
     def _there(self) -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
         self._seen.clear()
+        begun = False
         try:
             for each in exporting.told(self._door, self._root):
+                begun = True
                 name = exporting.relative(each["path"], self._root)
                 if each["kind"] != "file" or not self._wanted(name) or self._refused(name):
                     continue
@@ -212,7 +214,8 @@ class Sync:
                 found[name] = known, each["seq"]
                 self._moments[f"there {name}"] = each["mtime"]
         except NotFound:
-            pass
+            if begun:  # it has gone between two pages: the first of them is not all that there was
+                raise
         return found
 
     def _limited(self, name: str, here: dict[str, str]) -> list[str] | None:

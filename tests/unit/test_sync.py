@@ -212,6 +212,27 @@ def test_where_all_of_one_side_is_gone_however_little_nothing_is_removed(world: 
     assert set(there(world)) == {"there.md", "mine.md"}
 
 
+def test_a_directory_of_the_memory_that_goes_while_it_is_listed_takes_nothing_of_the_folder_with_it(
+    world: World, folder: Path
+) -> None:
+    """What was listed of it until then is not all that there was."""
+    for number in range(4):
+        world.agent("alice").put(f"{ROOT}/{number}.md", str(number))
+    synced(world, folder)
+
+    class Moving(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "records":
+                arguments["limit"] = 4
+                if arguments["after"] is not None:
+                    world.agent("alice").memory.move(ROOT, "/memory/shared/elsewhere")
+            return super().call(method, **arguments)
+
+    with pytest.raises(NotFound):
+        synced(world, folder, Moving(door(world, "alice").memory))
+    assert len(here(folder)) == 5
+
+
 def test_another_store_is_not_taken_for_the_one_that_the_folder_was_kept_in_step_with(
     world: World,
     store: Open,  # noqa: F811
