@@ -90,6 +90,7 @@ class Sync:
         for _ in range(_ROUNDS):
             self._report.refused, self._undone = [], set()
             here, there = self._here(), self._there()
+            left_alone = len(self._report.refused)
             steps = self._steps(here, there)
             if dry:
                 for name, step in steps:
@@ -105,7 +106,7 @@ class Sync:
                     self._undone.discard(name)
                     self._report.refused.append(Refusal(name, e.reason if isinstance(e, AvmError) else str(e.strerror)))
             self._save(steps, here, there)
-            if len(steps) <= len(self._report.refused):
+            if len(steps) <= len(self._report.refused) - left_alone:
                 break
         self._report.refused += [Refusal(name, _TAKEN) for name in sorted(self._undone)]
         return self._report

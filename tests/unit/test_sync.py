@@ -89,6 +89,17 @@ def test_what_both_changed_stays_as_both_and_what_one_removed_comes_back(world: 
     assert synced(world, folder) == Synced()
 
 
+def test_what_is_refused_of_the_folder_ends_no_sync_too_early(world: World, folder: Path) -> None:
+    synced(world, folder)
+    (folder / "link.md").symlink_to("there.md")
+    (folder / "there.md").write_text("mine\n")
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    report = synced(world, folder)
+    assert [each.where for each in report.refused] == ["link.md"] and len(report.conflicts) == 1
+    (folder / "link.md").unlink()
+    assert here(folder) == there(world) and len(there(world)) == 2
+
+
 def limited(world: World, name: str) -> list[str] | None:
     """Whom a file of the memory is limited to."""
     found = {each["path"]: each.get("shared") for each in door(world, "alice").call("records", path=ROOT)["records"]}
