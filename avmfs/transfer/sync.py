@@ -150,6 +150,8 @@ class Sync:
             good = self._into_store(name, self._mine(name), theirs)
         elif step == "remove here":
             good = self._out_of_folder(name, str(mine))
+        elif self._is_back(name):
+            good = False
         else:
             try:
                 self._door.call("remove", path=f"{self._root}/{name}", instead_of=bytes.fromhex(str(theirs)))
@@ -286,6 +288,16 @@ class Sync:
         finally:
             new.unlink()
         return True
+
+    def _is_back(self, name: str) -> bool:
+        """Whether the folder has a file again that was missing, as one is for a moment while an editor saves it: it
+        would come to the memory as another document."""
+        at = self._folder / name
+        try:
+            mode = at.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return not stat.S_ISDIR(mode) and at.name in os.listdir(at.parent)  # on some disks a.md is there as A.md
 
     def _out_of_folder(self, name: str, digest: str) -> bool:
         to = self._place(name)

@@ -428,6 +428,37 @@ def test_an_edit_between_the_look_and_the_change_is_not_lost(removing: bool, wor
     assert removing or b"mine\n" in there(world).values()
 
 
+def test_a_file_that_is_missing_for_a_moment_stays_the_document_that_it_is(world: World, folder: Path) -> None:
+    """An editor renames it away before it writes it anew, a checkout removes it first."""
+    synced(world, folder)
+    document = world.agent("alice").node(f"{ROOT}/there.md").document
+    (folder / "there.md").unlink()
+
+    class Saving(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            found = super().call(method, **arguments)
+            if method == "records":
+                (folder / "there.md").write_text("written anew\n")
+            return found
+
+    synced(world, folder, Saving(door(world, "alice").memory), many=True)
+    assert here(folder) == there(world) == {"there.md": b"written anew\n"}
+    assert world.agent("alice").node(f"{ROOT}/there.md").document == document
+
+
+def test_a_name_that_is_another_on_a_disk_without_case_goes(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    (folder / "there.md").rename(folder / "There.md")
+    real = Path.lstat
+    monkeypatch.setattr(
+        Path, "lstat", lambda self: real(self.with_name("There.md") if self.name == "there.md" else self)
+    )
+    synced(world, folder)
+    assert set(there(world)) == {"There.md"}
+
+
 def test_an_edit_in_the_folder_between_the_look_and_the_change_is_not_lost(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
