@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.errors import AvmError, Invalid, NotFound, Stale, TooBig
 from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
 from avmfs.transfer.files import files
@@ -37,6 +37,7 @@ _MANY: Final = 10  # removals that need no word, beside half of all, where somet
 _TAKEN: Final = "something else has that name, or it changes all the time"
 _NAMES_TAKEN: Final = "its names are taken: give it another one, without a dot"
 LARGEST: Final = 8 * 1024 * 1024
+_TOO_BIG: Final = f"larger than {LARGEST} bytes"
 
 
 @dataclass(slots=True)
@@ -186,11 +187,13 @@ class Sync:
             elif self._wanted(each[0]):
                 try:
                     at = each[1].stat()
-                    data = each[1].read_bytes() if at.st_size <= LARGEST else None
+                    if at.st_size > LARGEST:
+                        raise TooBig(_TOO_BIG)
+                    data = each[1].read_bytes()
                 except FileNotFoundError:
                     continue  # it was renamed or removed since it was listed
-                if data is None:
-                    self._report.refused.append(Refusal(each[0], f"larger than {LARGEST} bytes"))
+                except OSError as e:
+                    self._report.refused.append(Refusal(each[0], str(e.strerror)))
                     continue
                 self._bytes[f"here {each[0]}"], self._moments[each[0]] = data, at.st_mtime_ns
                 found[each[0]] = _digest(data)

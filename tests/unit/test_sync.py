@@ -16,6 +16,7 @@ from avmfs_config import default_settings
 
 from avmfs.agents import backups
 from avmfs.errors import Invalid, NotFound
+from avmfs.transfer.record import Refusal
 from avmfs.transfer.sync import STATE, Sync, Synced
 from tests.disk_model import Names
 from tests.dropping_disk import DroppingDisk
@@ -87,6 +88,49 @@ def test_what_both_changed_stays_as_both_and_what_one_removed_comes_back(world: 
     assert name == "there.md" and other.startswith("there (conflict ") and other.endswith(").md")
     assert here(folder) == there(world) == {"there.md": b"theirs\n", other: b"mine\n", "gone.md": b"two\n"}
     assert synced(world, folder) == Synced()
+
+
+@pytest.mark.parametrize("method", ["read_bytes", "lstat", "iterdir"])
+def test_what_cannot_be_read_of_the_folder_is_listed_and_left_alone_on_both_sides(
+    method: str, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not removed from the memory either; what has gone since it was listed is not refused."""
+    for name in ("sub/a.md", "gone/a.md", "b.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "one\n")
+    synced(world, folder)
+    for name in ("sub/a.md", "gone/a.md", "b.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "two\n")
+    real, unread = getattr(Path, method), ("sub", "gone") if method == "iterdir" else ("sub/a.md", "gone/a.md")
+    going = iter([folder / "gone"])
+
+    def read(self: Path) -> Any:
+        if self == folder / unread[0]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if self == folder / unread[1] and (gone := next(going, None)):
+            shutil.rmtree(gone)
+        return real(self)
+
+    monkeypatch.setattr(Path, method, read)
+    report = synced(world, folder)
+    assert report.refused == [Refusal(unread[0], os.strerror(errno.EACCES))]
+    monkeypatch.undo()
+    assert (folder / "sub" / "a.md").read_text() == "one\n" and there(world)["sub/a.md"] == b"two\n"
+    assert here(folder)["b.md"] == here(folder)["gone/a.md"] == b"two\n"
+
+
+def test_a_folder_that_cannot_be_read_at_all_is_not_an_empty_one(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    for error in (PermissionError(errno.EACCES, "no"), FileNotFoundError(errno.ENOENT, "no")):
+
+        def listed(self: Path, error: OSError = error) -> Any:
+            raise error
+
+        with monkeypatch.context() as patched, pytest.raises(type(error)):
+            patched.setattr(Path, "iterdir", listed)
+            synced(world, folder, many=True)
+    assert set(there(world)) == {"there.md"}
 
 
 def test_what_is_refused_of_the_folder_ends_no_sync_too_early(world: World, folder: Path) -> None:
