@@ -90,7 +90,7 @@ class Sync:
             self._recover()
         for _ in range(_ROUNDS):
             self._report.refused, self._undone = [], set()
-            here, there = self._here(), self._there()
+            here, there = self._looked()
             left_alone = len(self._report.refused)
             steps = self._steps(here, there)
             if dry:
@@ -178,6 +178,11 @@ class Sync:
 
     # What each side has ------------------------------------------------------------------------------------
 
+    def _looked(self) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+        """Of the folder and of the memory, without what is refused of either."""
+        here, there = self._here(), self._there()
+        return {name: digest for name, digest in here.items() if not self._refused(name)}, there
+
     def _here(self) -> dict[str, str]:
         found = {}
         for each in files(self._folder):
@@ -197,7 +202,7 @@ class Sync:
                     continue
                 self._bytes[f"here {each[0]}"], self._moments[each[0]] = data, at.st_mtime_ns
                 found[each[0]] = _digest(data)
-        return {name: digest for name, digest in found.items() if not self._refused(name)}
+        return found
 
     def _there(self) -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
@@ -208,6 +213,9 @@ class Sync:
                 begun = True
                 name = exporting.relative(each["path"], self._root)
                 if each["kind"] != "file" or not self._wanted(name) or self._refused(name):
+                    continue
+                if each["size"] > LARGEST:
+                    self._report.refused.append(Refusal(name, _TOO_BIG))
                     continue
                 self._seen[name] = each["shared"]
                 known, seq = self._base.get(name, ("", 0))

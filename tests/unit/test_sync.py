@@ -17,7 +17,7 @@ from avmfs_config import default_settings
 from avmfs.agents import backups
 from avmfs.errors import Invalid, NotFound
 from avmfs.transfer.record import Refusal
-from avmfs.transfer.sync import STATE, Sync, Synced
+from avmfs.transfer.sync import LARGEST, STATE, Sync, Synced
 from tests.disk_model import Names
 from tests.dropping_disk import DroppingDisk
 from tests.unit.test_transfer import Door, Open, door, exported, store  # noqa: F401
@@ -131,6 +131,20 @@ def test_a_folder_that_cannot_be_read_at_all_is_not_an_empty_one(
             patched.setattr(Path, "iterdir", listed)
             synced(world, folder, many=True)
     assert set(there(world)) == {"there.md"}
+
+
+def test_what_is_too_large_on_one_side_is_listed_and_left_alone_on_both(world: World, folder: Path) -> None:
+    for name in ("big.md", "bigger.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", b"x" * (LARGEST + 1))
+    world.agent("alice").put(f"{ROOT}/grown.md", "small\n")
+    (folder / "bigger.md").write_text("small\n")
+    report = synced(world, folder)
+    assert {each.where for each in report.refused} == {"big.md", "bigger.md"}
+    assert here(folder) == {"there.md": b"there\n", "grown.md": b"small\n", "bigger.md": b"small\n"}
+    world.agent("alice").put(f"{ROOT}/grown.md", b"x" * (LARGEST + 1))
+    (folder / "grown.md").unlink()
+    assert {each.where for each in synced(world, folder).refused} == {"big.md", "bigger.md", "grown.md"}
+    assert set(there(world)) == {"there.md", "big.md", "bigger.md", "grown.md"} and len(here(folder)) == 2
 
 
 def test_what_is_refused_of_the_folder_ends_no_sync_too_early(world: World, folder: Path) -> None:
