@@ -11,6 +11,7 @@ found to be.
 from __future__ import annotations
 
 import errno
+import fcntl
 import fnmatch
 import hashlib
 import itertools
@@ -18,13 +19,13 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from avmfs.errors import AvmError, Invalid, NotFound, Stale, TooBig
+from avmfs.errors import AvmError, Busy, Invalid, NotFound, Stale, TooBig
 from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
 from avmfs.transfer.files import files
@@ -85,18 +86,22 @@ class Sync:
 
     def run(self, dry: bool = False) -> Synced:
         """Rounds until nothing changes, since others may write meanwhile. Raises Invalid before most of one side would
-        go."""
-        if not dry:
+        go, and Busy where another sync of the folder is at work."""
+        if dry:
+            for name, step in self._steps(*self._looked()):
+                self._note(name, step, "")
+            return self._report
+        with _alone(self._folder):
             self._recover()
+            self._rounds()
+        return self._report
+
+    def _rounds(self) -> None:
         for _ in range(_ROUNDS):
             self._report.refused, self._undone = [], set()
             here, there = self._looked()
             left_alone = len(self._report.refused)
             steps = self._steps(here, there)
-            if dry:
-                for name, step in steps:
-                    self._note(name, step, "")
-                return self._report
             for name, step in steps:
                 self._undone.add(name)
                 if step in ("to store", "both") and (limits := self._limited(name, here)) is not None:
@@ -110,7 +115,6 @@ class Sync:
             if len(steps) <= len(self._report.refused) - left_alone:
                 break
         self._report.refused += [Refusal(name, _TAKEN) for name in sorted(self._undone)]
-        return self._report
 
     def _steps(self, here: dict[str, str], there: dict[str, tuple[str, int]]) -> list[tuple[str, str]]:
         steps = []
@@ -433,6 +437,22 @@ class Sync:
         for folder in {each for path in paths for each in path.parents if each.is_relative_to(self._folder)}:
             with gone:
                 sync_directory(folder)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two syncs of a folder would take what each other puts beside its files for what a killed one has left."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy("another sync of this folder is at work", os.fspath(folder)) from None
+        except OSError:
+            pass  # NFS locks nothing that is not open for writing, as no folder can be
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write(file: IO[bytes], data: bytes) -> None:

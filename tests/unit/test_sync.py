@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import random
@@ -15,7 +16,7 @@ import pytest
 from avmfs_config import default_settings
 
 from avmfs.agents import backups
-from avmfs.errors import Invalid, NotFound
+from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.transfer.record import Refusal
 from avmfs.transfer.sync import LARGEST, STATE, Sync, Synced
 from tests.disk_model import Names
@@ -645,6 +646,35 @@ def test_what_was_put_aside_is_not_lost_where_both_its_names_are_taken(world: Wo
     other.write_text("put aside\n")
     synced(world, folder)
     assert not aside.exists() and here(folder) == there(world), "what is there already is no other file"
+
+
+def test_two_syncs_of_a_folder_do_not_disturb_each_other(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tried = os.link, []
+
+    def link(file: Any, name: Any) -> None:
+        tried.append(name)
+        with pytest.raises(Busy, match="another sync of this folder is at work"):
+            synced(world, folder)
+        Sync(door(world, "alice"), folder, ROOT).run(dry=True)
+        real(file, name)
+
+    monkeypatch.setattr(os, "link", link)
+    assert synced(world, folder).to_folder == ["there.md"] and tried
+    monkeypatch.undo()
+    assert here(folder) == there(world)
+    assert synced(world, folder) == Synced(), "the first is over"
+
+
+def test_a_folder_that_cannot_be_locked_is_kept_in_step(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: Any) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    assert synced(world, folder).to_folder == ["there.md"]
 
 
 class Oracle:
