@@ -368,6 +368,9 @@ class Sync:
             old.unlink()
             return
         name, digest = os.fspath(to.relative_to(self._folder)), _digest(old.read_bytes())
+        if self._base.get(name, ("", 0))[0] == digest:
+            old.unlink()  # nobody's edit: it was written anew, or replaced just before a sync was killed
+            return
         other = self._own_name(name, digest)
         if name in self._limits:
             self._limits[other] = self._limits[name]

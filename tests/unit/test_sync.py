@@ -600,6 +600,17 @@ def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder
     assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
 
 
+def test_a_sync_that_is_killed_once_the_memorys_has_its_name_makes_no_conflict(world: World, folder: Path) -> None:
+    synced(world, folder)
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    (folder / "there.md").rename(folder / ".there.md.avm-sync-old")
+    (folder / ".there.md.avm-sync-new").write_text("theirs\n")
+    os.link(folder / ".there.md.avm-sync-new", folder / "there.md")
+    assert synced(world, folder) == Synced()
+    assert here(folder) == there(world) == {"there.md": b"theirs\n"}
+    assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
 @pytest.mark.mount
 @pytest.mark.parametrize("names", ["posix", "ext4"])
 def test_what_is_lost_with_the_power_is_in_step_again_after_the_next_sync(
