@@ -88,8 +88,9 @@ class Sync:
         """Rounds until nothing changes, since others may write meanwhile. Raises Invalid before most of one side would
         go, and Busy where another sync of the folder is at work."""
         if dry:
-            for name, step in self._steps(*self._looked()):
-                self._note(name, step, "")
+            here, there = self._looked()
+            for name, step in self._steps(here, there):
+                self._note(name, step, self._own_name(name, here[name]) if step == "both" else "")
             return self._report
         with _alone(self._folder):
             self._recover()

@@ -426,6 +426,14 @@ def test_a_dry_run_tells_and_changes_nothing(world: World, folder: Path) -> None
     )
 
 
+def test_a_dry_run_names_what_a_conflict_would_make(world: World, folder: Path) -> None:
+    synced(world, folder)
+    (folder / "there.md").write_text("mine\n")
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    told = Sync(door(world, "alice"), folder, ROOT).run(dry=True)
+    assert told.conflicts == synced(world, folder).conflicts != []
+
+
 def test_a_folder_knows_what_it_is_kept_in_step_with(world: World, folder: Path) -> None:
     with pytest.raises(Invalid, match="name the directory"):
         Sync(door(world, "alice"), folder, None)
