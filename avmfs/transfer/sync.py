@@ -161,6 +161,7 @@ class Sync:
         else:
             try:
                 self._door.call("remove", path=f"{self._root}/{name}", instead_of=bytes.fromhex(str(theirs)))
+                self._thin_out(name)
                 good = True
             except (Stale, NotFound):
                 good = False
@@ -277,6 +278,14 @@ class Sync:
         if refused[0] in (errno.EEXIST, errno.ESTALE):
             return False
         raise Invalid(refused[1])
+
+    def _thin_out(self, name: str) -> None:
+        """Directories that a removal has left empty go, where the folder has none of that name: it may be a file's."""
+        while (name := os.path.dirname(name)) and not os.path.isdir(self._folder / name):
+            try:
+                self._door.call("remove", path=f"{self._root}/{name}", instead_of=b"")
+            except AvmError:
+                break
 
     def _place(self, name: str) -> Path:
         """Where a name is in the folder. Raises Invalid where a symlink leads out of it."""

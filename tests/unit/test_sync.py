@@ -16,7 +16,7 @@ import pytest
 from avmfs_config import default_settings
 
 from avmfs.agents import backups
-from avmfs.errors import Busy, Invalid, NotFound
+from avmfs.errors import Busy, Invalid, IsDirectory, NotEmpty, NotFound, Stale
 from avmfs.transfer.record import Refusal
 from avmfs.transfer.sync import LARGEST, STATE, Sync, Synced
 from tests.disk_model import Names
@@ -467,6 +467,54 @@ def test_names_of_both_kinds_are_a_refusal_and_the_rest_goes_on(world: World, fo
     report = synced(world, folder)
     assert {each.where for each in report.refused} == {"there.md", "there.md/x.md", "link.md"}
     assert there(world) == {"there.md": b"there\n", "ok.md": b"ok"}
+
+
+def test_a_folder_that_became_a_file_is_one_on_the_other_side_too(world: World, folder: Path) -> None:
+    (folder / "a.md" / "deep").mkdir(parents=True)
+    (folder / "a.md" / "deep" / "x.md").write_text("x\n")
+    synced(world, folder)
+    shutil.rmtree(folder / "a.md")
+    (folder / "a.md").write_text("a\n")
+    assert synced(world, folder).refused == []
+    assert here(folder) == there(world) == {"there.md": b"there\n", "a.md": b"a\n"}
+    world.agent("alice").memory.delete(f"{ROOT}/a.md")
+    world.agent("alice").put(f"{ROOT}/a.md/y.md", "y\n")
+    synced(world, folder)
+    assert here(folder) == there(world) == {"there.md": b"there\n", "a.md/y.md": b"y\n"}
+
+
+def test_a_directory_of_the_memory_stays_where_anything_is_in_it_or_the_folder_has_it(
+    world: World, folder: Path
+) -> None:
+    for name in ("kept/x.md", "others/x.md", "gone/x.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "x\n")
+    world.agent("alice").put(f"{ROOT}/others/y.txt", "of no interest\n")
+    synced(world, folder)
+    (folder / "kept" / "x.md").unlink()
+    shutil.rmtree(folder / "others")
+    shutil.rmtree(folder / "gone")
+    assert synced(world, folder, many=True).removed_there == ["gone/x.md", "kept/x.md", "others/x.md"]
+    found = door(world, "alice").call("records", path=ROOT)["records"]
+    assert [each["path"].removeprefix(f"{ROOT}/") for each in found] == ["kept", "others", "others/y.txt", "there.md"]
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_directory_is_removed_in_place_of_nothing_only_while_nothing_is_in_it(recursive: bool, world: World) -> None:
+    def remove(name: str, instead_of: bytes) -> Any:
+        asked = {"path": f"{ROOT}/{name}", "instead_of": instead_of, "recursive": recursive}
+        return door(world, "alice").call("remove", **asked)
+
+    world.agent("alice").put(f"{ROOT}/a/b/empty.md", "")
+    for name, instead_of, error in (
+        ("a", b"", NotEmpty),
+        ("a/b/empty.md", b"", Stale),
+        ("a", hashlib.sha256(b"x").digest(), NotEmpty if recursive else IsDirectory),
+    ):
+        with pytest.raises(error):
+            remove(name, instead_of)
+    world.agent("alice").memory.delete(f"{ROOT}/a/b/empty.md")
+    assert remove("a/b", b"") == remove("a", b"") == {"removed": 1}
+    assert set(there(world)) == {"there.md"}
 
 
 class Meddling(Door):
