@@ -718,7 +718,8 @@ def test_what_was_put_aside_is_not_lost_where_both_its_names_are_taken(world: Wo
 def test_two_syncs_of_a_folder_do_not_disturb_each_other(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tried = os.link, []
+    real = os.link
+    tried: list[Any] = []
 
     def link(file: Any, name: Any) -> None:
         tried.append(name)

@@ -415,7 +415,8 @@ def test_git_reads_the_history_with_the_agents_as_authors(store: Open, tmp_path:
 
 def test_each_commit_has_the_tree_as_it_was_whatever_directories_were_renamed(store: Open, tmp_path: Path) -> None:
     world, top = store("first"), "/memory/shared/top"
-    alice, trees = world.agent("alice"), []
+    alice = world.agent("alice")
+    trees: list[dict[str, bytes]] = []
 
     def put(name: str) -> None:
         alice.put(f"{top}/{name}", f"{len(trees)}\n")
