@@ -337,19 +337,19 @@ class Memory:
     ) -> int:
         """Remove a file, or a directory with all below it when ``recursive``: notes to the trash, unless
         ``permanently``. Returns how many nodes went. A file with ``instead_of`` only while that is its SHA-256, else
-        Stale."""
+        Stale; with b"" a directory alone, while nothing is in it, else NotEmpty."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
             where = reader.path(node.id)
             refuse_fixed(node, lambda: where)
             assert node.parent is not None
             parent, name = self._changed(reader, node.parent), node.name
-            below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
+            below = reader.children(node.id) if node.kind is Kind.DIRECTORY and instead_of is None else []
         if node.kind is not Kind.DIRECTORY:
-            only = {"instead_of": instead_of} if instead_of else {}
+            only = {} if instead_of is None else {"instead_of": instead_of}
             self.submit("unlink", parent=parent, name=name, trash=not permanently, **only)
             return 1
-        if not recursive:
+        if not recursive and instead_of != b"":
             raise IsDirectory(path=path)
         count = sum(
             self.delete(paths.text(where + b"/" + child.name), recursive=True, permanently=permanently)

@@ -161,7 +161,7 @@ def remove(
 ) -> dict[str, Any]:
     """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000). Notes
     go to the trash, unless ``permanently``. ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has
-    other bytes by now."""
+    other bytes by now; or nothing (b""), for a directory in which nothing is: NotEmpty where something is by now."""
     if not dry_run:
         removed = memory.delete(path, recursive=recursive, permanently=permanently, instead_of=instead_of)
         return {"removed": removed}

@@ -27,6 +27,46 @@ class Step:
     written: list[tuple[str, int, bytes]] = field(default_factory=list)
 
 
+class _Tree:
+    """Files as git has them after the steps until now: one document at a path, and nothing below it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[int, tuple[int, bytes]]] = {}  # document, (mode, digest)
+        self.placed: dict[int, str] = {}
+        self._directories: set[str] = set()  # that there are or were: all files are looked through for these alone
+
+    def below(self, path: str) -> list[str]:
+        """What is there, or all that is below it."""
+        if path in self.files:
+            return [path]
+        return [name for name in self.files if _within(name, path)] if path in self._directories else []
+
+    def leave(self, path: str) -> list[str]:
+        gone = self.below(path)
+        for name in gone:
+            del self.placed[self.files.pop(name)[0]]
+        return gone
+
+    def put(self, path: str, document: int, what: tuple[int, bytes]) -> None:
+        """In place of what cannot be beside it, as git has it."""
+        self.leave(path)
+        parent = path
+        while (parent := posixpath.dirname(parent)) not in ("", "/"):
+            if parent in self.files:
+                self.leave(parent)
+            self._directories.add(parent)
+        self.files[path], self.placed[document] = (document, what), path
+
+    def move(self, was: str, path: str) -> bool:
+        """False where nothing was there."""
+        moved = [(path + name[len(was) :], *self.files[name]) for name in self.below(was)]
+        self.leave(was)
+        self.leave(path)
+        for each in moved:
+            self.put(*each)
+        return bool(moved)
+
+
 def root_of(door: Door, path: str) -> str:
     """Where a path leads. Raises NotFound."""
     return str(door.call("records", path=path, limit=1)["root"])
@@ -103,40 +143,38 @@ def history(door: Door, path: str) -> Iterator[Step]:
     files = {each["document"]: each for each in now.values() if each["kind"] == "file"}
     kept = {document: _versions(door, each["path"]) for document, each in files.items()}
     last = {(each["document"], each["version"]): each["seq"] for each in _log(door, path)}
-    tree: dict[str, tuple[int, bytes]] = {}
-    placed: dict[int, str] = {}
+    tree = _Tree()
     for row in _log(door, path):
         document, at = row["document"], row["path"]
-        if document not in files or not _within(at, root):
-            if document in placed and row["was"]:  # it left
-                tree.pop(name := placed.pop(document), None)
-                yield Step(row["at"], row["agent"], f"{row['op']} {name}", gone=[relative(name, root)])
+        directory = document is None and row["op"] == "rename"  # one row for all that is below it
+        was = row["was"] if directory else tree.placed.get(document)
+        if not _within(at, root):
+            if was and row["was"] and (gone := tree.leave(was)):  # it left
+                yield Step(row["at"], row["agent"], f"{row['op']} {was}", gone=[relative(name, root) for name in gone])
+            continue
+        if not directory and document not in files:
             continue
         step = Step(row["at"], row["agent"], f"{row['op']} {relative(at, root)}")
-        if (was := placed.get(document)) is not None and was != at:
-            tree[at] = tree.pop(was)
-            for other in [each for each, name in placed.items() if name == at]:
-                del placed[other]
+        if was and was != at and tree.move(was, at):
             step.renamed.append((relative(was, root), relative(at, root)))
-            placed[document] = at
         version = row["version"]
-        if version in kept[document] and last[document, version] == row["seq"]:
+        if document in files and version in kept[document] and last[document, version] == row["seq"]:
             said = files[document]["user"].get(IMPORTED)
             if version == 1 and isinstance(said, dict) and said.get("author"):
                 step.agent, step.at = str(said["author"]), files[document]["created"]
             mode, data = _mode(files[document]), _version(door, files[document], version)
-            tree[at], placed[document] = (mode, _digest(data)), at
+            tree.put(at, document, (mode, _digest(data)))
             step.written.append((relative(at, root), mode, data))
         if step.renamed or step.written:
             yield step
     end = Step(max((each["mtime"] for each in now.values()), default=0), door.agent, "the memory as it was exported")
-    end.gone = [relative(name, root) for name in tree.keys() - now.keys()]
+    end.gone = [relative(name, root) for name in tree.files.keys() - now.keys()]
     for name, each in now.items():
         if each["kind"] == "file":
             mode, data = _mode(each), contents(door, name)
         else:
             mode, data = _LINK, each["target"].encode("utf-8", "surrogateescape")
-        if tree.get(name) != (mode, _digest(data)):
+        if name not in tree.files or tree.files[name][1] != (mode, _digest(data)):
             end.written.append((relative(name, root), mode, data))
     if end.gone or end.written:
         yield end

@@ -46,14 +46,22 @@ def new_folder(path: Path) -> Path:
 
 def files(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str, Path] | Refusal]:
     """(path below it, path) of every regular file below a folder, in the order of their names. Names that begin with a
-    dot are passed over unless ``hidden``, symlinks are refused."""
+    dot are passed over unless ``hidden``; symlinks are refused, and what cannot be read below the folder."""
     if not folder.is_dir():
         raise NotFound("no such folder", os.fspath(folder))
     waiting = [folder]
     while waiting:
         here = waiting.pop()
         below = []
-        for each in sorted(here.iterdir()):
+        try:
+            listed = sorted(here.iterdir())
+        except OSError as e:
+            if here == folder:
+                raise
+            if not isinstance(e, FileNotFoundError):
+                yield Refusal(os.fspath(here.relative_to(folder)), str(e.strerror))
+            continue
+        for each in listed:
             if each.name.startswith(".") and not hidden:
                 continue
             name = os.fspath(each.relative_to(folder))
@@ -61,6 +69,9 @@ def files(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str, Path] | 
                 mode = each.lstat().st_mode
             except FileNotFoundError:
                 continue  # it was renamed or removed since it was listed
+            except OSError as e:
+                yield Refusal(name, str(e.strerror))
+                continue
             if stat.S_ISDIR(mode):
                 below.append(each)
             elif stat.S_ISREG(mode):

@@ -108,8 +108,11 @@ class _Names:
             stem = path.rpartition(".")[0] if path.endswith(NOTES) else path
             names = {stem, stem.rpartition("/")[2], path, path.rpartition("/")[2]}
             if path.endswith(NOTES):
-                with file.open("rb") as opened:
-                    front = _front(opened.read(65536))[0]
+                try:
+                    with file.open("rb") as opened:
+                        front = _front(opened.read(65536))[0]
+                except OSError:
+                    continue  # it is refused when it is read whole
                 aliases = front.get("aliases")
                 names |= {str(front[key]) for key in ("title", "permalink") if front.get(key)}
                 names |= set(map(str, aliases)) if isinstance(aliases, list) else set()

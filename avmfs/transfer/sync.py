@@ -11,19 +11,21 @@ found to be.
 from __future__ import annotations
 
 import errno
+import fcntl
 import fnmatch
 import hashlib
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.errors import AvmError, Busy, Invalid, NotFound, Stale, TooBig
 from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
 from avmfs.transfer.files import files
@@ -34,7 +36,9 @@ _NEW, _OLD = ".avm-sync-new", ".avm-sync-old"  # ends of names beside a file: wh
 _ROUNDS: Final = 5
 _MANY: Final = 10  # removals that need no word, beside half of all, where something is left
 _TAKEN: Final = "something else has that name, or it changes all the time"
+_NAMES_TAKEN: Final = "its names are taken: give it another one, without a dot"
 LARGEST: Final = 8 * 1024 * 1024
+_TOO_BIG: Final = f"larger than {LARGEST} bytes"
 
 
 @dataclass(slots=True)
@@ -82,17 +86,23 @@ class Sync:
 
     def run(self, dry: bool = False) -> Synced:
         """Rounds until nothing changes, since others may write meanwhile. Raises Invalid before most of one side would
-        go."""
-        if not dry:
+        go, and Busy where another sync of the folder is at work."""
+        if dry:
+            here, there = self._looked()
+            for name, step in self._steps(here, there):
+                self._note(name, step, self._own_name(name, here[name]) if step == "both" else "")
+            return self._report
+        with _alone(self._folder):
             self._recover()
+            self._rounds()
+        return self._report
+
+    def _rounds(self) -> None:
         for _ in range(_ROUNDS):
             self._report.refused, self._undone = [], set()
-            here, there = self._here(), self._there()
+            here, there = self._looked()
+            left_alone = len(self._report.refused)
             steps = self._steps(here, there)
-            if dry:
-                for name, step in steps:
-                    self._note(name, step, "")
-                return self._report
             for name, step in steps:
                 self._undone.add(name)
                 if step in ("to store", "both") and (limits := self._limited(name, here)) is not None:
@@ -103,10 +113,9 @@ class Sync:
                     self._undone.discard(name)
                     self._report.refused.append(Refusal(name, e.reason if isinstance(e, AvmError) else str(e.strerror)))
             self._save(steps, here, there)
-            if len(steps) <= len(self._report.refused):
+            if len(steps) <= len(self._report.refused) - left_alone:
                 break
         self._report.refused += [Refusal(name, _TAKEN) for name in sorted(self._undone)]
-        return self._report
 
     def _steps(self, here: dict[str, str], there: dict[str, tuple[str, int]]) -> list[tuple[str, str]]:
         steps = []
@@ -147,9 +156,12 @@ class Sync:
             good = self._into_store(name, self._mine(name), theirs)
         elif step == "remove here":
             good = self._out_of_folder(name, str(mine))
+        elif self._is_back(name):
+            good = False
         else:
             try:
                 self._door.call("remove", path=f"{self._root}/{name}", instead_of=bytes.fromhex(str(theirs)))
+                self._thin_out(name)
                 good = True
             except (Stale, NotFound):
                 good = False
@@ -172,6 +184,11 @@ class Sync:
 
     # What each side has ------------------------------------------------------------------------------------
 
+    def _looked(self) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+        """Of the folder and of the memory, without what is refused of either."""
+        here, there = self._here(), self._there()
+        return {name: digest for name, digest in here.items() if not self._refused(name)}, there
+
     def _here(self) -> dict[str, str]:
         found = {}
         for each in files(self._folder):
@@ -181,23 +198,30 @@ class Sync:
             elif self._wanted(each[0]):
                 try:
                     at = each[1].stat()
-                    data = each[1].read_bytes() if at.st_size <= LARGEST else None
+                    if at.st_size > LARGEST:
+                        raise TooBig(_TOO_BIG)
+                    data = each[1].read_bytes()
                 except FileNotFoundError:
                     continue  # it was renamed or removed since it was listed
-                if data is None:
-                    self._report.refused.append(Refusal(each[0], f"larger than {LARGEST} bytes"))
+                except OSError as e:
+                    self._report.refused.append(Refusal(each[0], str(e.strerror)))
                     continue
                 self._bytes[f"here {each[0]}"], self._moments[each[0]] = data, at.st_mtime_ns
                 found[each[0]] = _digest(data)
-        return {name: digest for name, digest in found.items() if not self._refused(name)}
+        return found
 
     def _there(self) -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
         self._seen.clear()
+        begun = False
         try:
             for each in exporting.told(self._door, self._root):
+                begun = True
                 name = exporting.relative(each["path"], self._root)
                 if each["kind"] != "file" or not self._wanted(name) or self._refused(name):
+                    continue
+                if each["size"] > LARGEST:
+                    self._report.refused.append(Refusal(name, _TOO_BIG))
                     continue
                 self._seen[name] = each["shared"]
                 known, seq = self._base.get(name, ("", 0))
@@ -210,7 +234,8 @@ class Sync:
                 found[name] = known, each["seq"]
                 self._moments[f"there {name}"] = each["mtime"]
         except NotFound:
-            pass
+            if begun:  # it has gone between two pages: the first of them is not all that there was
+                raise
         return found
 
     def _limited(self, name: str, here: dict[str, str]) -> list[str] | None:
@@ -254,6 +279,14 @@ class Sync:
             return False
         raise Invalid(refused[1])
 
+    def _thin_out(self, name: str) -> None:
+        """Directories that a removal has left empty go, where the folder has none of that name: it may be a file's."""
+        while (name := os.path.dirname(name)) and not os.path.isdir(self._folder / name):
+            try:
+                self._door.call("remove", path=f"{self._root}/{name}", instead_of=b"")
+            except AvmError:
+                break
+
     def _place(self, name: str) -> Path:
         """Where a name is in the folder. Raises Invalid where a symlink leads out of it."""
         to = self._folder / name
@@ -281,6 +314,16 @@ class Sync:
             new.unlink()
         return True
 
+    def _is_back(self, name: str) -> bool:
+        """Whether the folder has a file again that was missing, as one is for a moment while an editor saves it: it
+        would come to the memory as another document."""
+        at = self._folder / name
+        try:
+            mode = at.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return not stat.S_ISDIR(mode) and at.name in os.listdir(at.parent)  # on some disks a.md is there as A.md
+
     def _out_of_folder(self, name: str, digest: str) -> bool:
         to = self._place(name)
         try:
@@ -300,8 +343,15 @@ class Sync:
     def _aside(self, to: Path, digest: str, then: Callable[[], None]) -> bool:
         """Put a file aside, do ``then`` where its bytes are as they were, and remove it; else put it back."""
         old = _beside(to, _OLD)
+        if not stat.S_ISREG(to.lstat().st_mode):
+            return False  # a folder, say, has its name by now
         to.rename(old)
-        if _digest(old.read_bytes()) == digest:
+        try:
+            alike = _digest(old.read_bytes()) == digest
+        except OSError:
+            self._back(old, to)
+            raise
+        if alike:
             try:
                 then()
             except FileExistsError:  # somebody has written it anew
@@ -318,7 +368,19 @@ class Sync:
     def _back(self, old: Path, to: Path) -> None:
         """Under its name, or where that is taken by now under another: the next round takes it to the store. Raises
         Invalid where both are taken by other bytes."""
+        if stat.S_ISDIR(old.lstat().st_mode):  # it got the name just before the file of that name was put aside
+            with suppress(OSError):
+                old.rename(to)
+                return
+            raise Invalid(_NAMES_TAKEN, os.fspath(old))
+        with suppress(FileExistsError):
+            _named(old, to)  # unread, since perhaps it cannot be
+            old.unlink()
+            return
         name, digest = os.fspath(to.relative_to(self._folder)), _digest(old.read_bytes())
+        if self._base.get(name, ("", 0))[0] == digest:
+            old.unlink()  # nobody's edit: it was written anew, or replaced just before a sync was killed
+            return
         other = self._own_name(name, digest)
         if name in self._limits:
             self._limits[other] = self._limits[name]
@@ -330,16 +392,15 @@ class Sync:
                     continue
             old.unlink()
             return
-        raise Invalid("its names are taken: give it another one, without a dot", os.fspath(old))
+        raise Invalid(_NAMES_TAKEN, os.fspath(old))
 
     def _recover(self) -> None:
         """What a sync that was killed has left."""
-        for each in files(self._folder, hidden=True):
-            if not isinstance(each, Refusal):
-                path = each[1]
-                if path.name.startswith(".") and path.name.endswith(_NEW):
+        for where, folders, names in os.walk(self._folder, topdown=False):
+            for path in (Path(where, name) for name in (*names, *folders) if name.startswith(".")):
+                if path.name.endswith(_NEW):
                     path.unlink()
-                elif path.name.startswith(".") and path.name.endswith(_OLD):
+                elif path.name.endswith(_OLD):
                     self._back(path, path.with_name(path.name[1 : -len(_OLD)]))
 
     # What was alike ----------------------------------------------------------------------------------------
@@ -389,6 +450,22 @@ class Sync:
         for folder in {each for path in paths for each in path.parents if each.is_relative_to(self._folder)}:
             with gone:
                 sync_directory(folder)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two syncs of a folder would take what each other puts beside its files for what a killed one has left."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy("another sync of this folder is at work", os.fspath(folder)) from None
+        except OSError:
+            pass  # NFS locks nothing that is not open for writing, as no folder can be
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write(file: IO[bytes], data: bytes) -> None:

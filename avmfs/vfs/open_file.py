@@ -131,7 +131,7 @@ class OpenFile:
         self.handles = 0
         self.opened = memory.now()
         self.removed: tuple[int | None, bool] = (0, False)  # a directory, and whether it came there by being removed
-        self.writers: set[FileHandle] = set()
+        self.writers: set[FileHandle] = set()  # those who may write, or have truncated it when they opened it
         self.dirtied: set[FileHandle] = set()  # those with a hand in what is not committed
 
     def now(self) -> Node:
@@ -314,7 +314,7 @@ class FileHandle:
         self.syncs = writable  # does its close wait until what was committed is durable?
         self._files = files
         file.handles += 1
-        if writable:
+        if writable or number:
             file.writers.add(self)
 
     @property
@@ -352,6 +352,7 @@ class FileHandle:
     def empty(self) -> None:
         """O_TRUNC at open, which may be open for reading."""
         self.id = self.id or self._files.number()
+        self.file.writers.add(self)
         self._cut(0)
 
     def _cut(self, size: int) -> None:

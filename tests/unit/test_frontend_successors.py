@@ -125,6 +125,28 @@ def test_a_successor_commits_what_was_zeroed_and_lengthened_over_what_is_there_t
     assert after.open_known(node).read(0, 30) == b"01\0\0\x0056\0\0\0another mount's"
 
 
+@pytest.mark.parametrize("last", ["flush", "release"])
+def test_a_truncation_by_who_opened_the_file_for_reading_is_committed_by_a_successor(world: World, last: str) -> None:
+    memory = kept.make()
+    tree, node, first = made(world, b"f", os.O_RDWR)
+    first.write(0, b"old")
+    first.flush()
+    first.release()
+    handles = Handles(Handover(tree, memory))
+    reader = tree.open_known(node)
+    numbers = [
+        handles.keep(each, unique)
+        for unique, each in enumerate((tree.open_file(tree.peek(node), os.O_RDONLY | os.O_TRUNC), reader), 1)
+    ]
+    continuity = Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
+    successor, looks = (continuity.handles[number] for number in numbers)
+    assert isinstance(successor, FileHandle) and isinstance(looks, FileHandle)
+    assert successor.pending and not looks.pending, "who only reads has no hand in it"
+    getattr(successor, last)()
+    with tree.memory.reading() as committed:
+        assert committed.node(node).size == 0
+
+
 @pytest.mark.parametrize("killed_before", [None, "drop"])
 def test_a_question_is_kept_or_gone_whenever_the_process_is_killed(
     world: World, monkeypatch: pytest.MonkeyPatch, killed_before: str | None

@@ -4,6 +4,7 @@ a second run adds nothing, dates and authors are kept, and what changed in the s
 # ruff: noqa: F811, E501
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zipfile
@@ -365,6 +366,32 @@ def test_trees_of_memory_files(store: Open, tmp_path: Path) -> None:
     got = imported(store("store"), "claude-md", claude_md(tmp_path))
     assert got["p/CLAUDE.md"].links == (("p/.claude/memory/MEMORY.md", "imports"),)
     assert got["p/.claude/memory/MEMORY.md"].links == (("p/.claude/memory/tea.md", "imports"),)
+
+
+@pytest.mark.parametrize("format", ["markdown", "obsidian", "basic-memory", "claude-md"])
+def test_what_cannot_be_read_of_a_folder_is_refused_and_the_rest_comes(
+    format: str, store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MEMORY.md", "a.md", "sub/b.md"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("text\n")
+
+    def refusing(method: str, unread: Path) -> None:
+        real = getattr(Path, method)
+
+        def read(self: Path, *how: Any, **named: Any) -> Any:
+            if self == unread:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return real(self, *how, **named)
+
+        monkeypatch.setattr(Path, method, read)
+
+    refusing("iterdir", tmp_path / "in" / "sub")
+    refusing("open", tmp_path / "in" / "a.md")
+    report = brought(made := store("store"), "bob", format, tmp_path / "in", MINE)
+    monkeypatch.undo()
+    assert {each.where for each in report.refused} == {"a.md", "sub"} and report.added == 1
+    assert [name for name in exported(made, "bob", MINE) if name.endswith(".md")] == ["MEMORY.md"]
 
 
 def test_what_changed_in_the_source_comes_and_what_changed_in_both_is_asked_about(

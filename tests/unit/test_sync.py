@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import random
@@ -15,8 +16,9 @@ import pytest
 from avmfs_config import default_settings
 
 from avmfs.agents import backups
-from avmfs.errors import Invalid, NotFound
-from avmfs.transfer.sync import STATE, Sync, Synced
+from avmfs.errors import Busy, Invalid, IsDirectory, NotEmpty, NotFound, Stale
+from avmfs.transfer.record import Refusal
+from avmfs.transfer.sync import LARGEST, STATE, Sync, Synced
 from tests.disk_model import Names
 from tests.dropping_disk import DroppingDisk
 from tests.unit.test_transfer import Door, Open, door, exported, store  # noqa: F401
@@ -87,6 +89,74 @@ def test_what_both_changed_stays_as_both_and_what_one_removed_comes_back(world: 
     assert name == "there.md" and other.startswith("there (conflict ") and other.endswith(").md")
     assert here(folder) == there(world) == {"there.md": b"theirs\n", other: b"mine\n", "gone.md": b"two\n"}
     assert synced(world, folder) == Synced()
+
+
+@pytest.mark.parametrize("method", ["read_bytes", "lstat", "iterdir"])
+def test_what_cannot_be_read_of_the_folder_is_listed_and_left_alone_on_both_sides(
+    method: str, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not removed from the memory either; what has gone since it was listed is not refused."""
+    for name in ("sub/a.md", "gone/a.md", "b.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "one\n")
+    synced(world, folder)
+    for name in ("sub/a.md", "gone/a.md", "b.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "two\n")
+    real, unread = getattr(Path, method), ("sub", "gone") if method == "iterdir" else ("sub/a.md", "gone/a.md")
+    going = iter([folder / "gone"])
+
+    def read(self: Path) -> Any:
+        if self == folder / unread[0]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if self == folder / unread[1] and (gone := next(going, None)):
+            shutil.rmtree(gone)
+        return real(self)
+
+    monkeypatch.setattr(Path, method, read)
+    report = synced(world, folder)
+    assert report.refused == [Refusal(unread[0], os.strerror(errno.EACCES))]
+    monkeypatch.undo()
+    assert (folder / "sub" / "a.md").read_text() == "one\n" and there(world)["sub/a.md"] == b"two\n"
+    assert here(folder)["b.md"] == here(folder)["gone/a.md"] == b"two\n"
+
+
+def test_a_folder_that_cannot_be_read_at_all_is_not_an_empty_one(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    for error in (PermissionError(errno.EACCES, "no"), FileNotFoundError(errno.ENOENT, "no")):
+
+        def listed(self: Path, error: OSError = error) -> Any:
+            raise error
+
+        with monkeypatch.context() as patched, pytest.raises(type(error)):
+            patched.setattr(Path, "iterdir", listed)
+            synced(world, folder, many=True)
+    assert set(there(world)) == {"there.md"}
+
+
+def test_what_is_too_large_on_one_side_is_listed_and_left_alone_on_both(world: World, folder: Path) -> None:
+    for name in ("big.md", "bigger.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", b"x" * (LARGEST + 1))
+    world.agent("alice").put(f"{ROOT}/grown.md", "small\n")
+    (folder / "bigger.md").write_text("small\n")
+    report = synced(world, folder)
+    assert {each.where for each in report.refused} == {"big.md", "bigger.md"}
+    assert here(folder) == {"there.md": b"there\n", "grown.md": b"small\n", "bigger.md": b"small\n"}
+    world.agent("alice").put(f"{ROOT}/grown.md", b"x" * (LARGEST + 1))
+    (folder / "grown.md").unlink()
+    assert {each.where for each in synced(world, folder).refused} == {"big.md", "bigger.md", "grown.md"}
+    assert set(there(world)) == {"there.md", "big.md", "bigger.md", "grown.md"} and len(here(folder)) == 2
+
+
+def test_what_is_refused_of_the_folder_ends_no_sync_too_early(world: World, folder: Path) -> None:
+    synced(world, folder)
+    (folder / "link.md").symlink_to("there.md")
+    (folder / "there.md").write_text("mine\n")
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    report = synced(world, folder)
+    assert [each.where for each in report.refused] == ["link.md"] and len(report.conflicts) == 1
+    (folder / "link.md").unlink()
+    assert here(folder) == there(world) and len(there(world)) == 2
 
 
 def limited(world: World, name: str) -> list[str] | None:
@@ -212,6 +282,27 @@ def test_where_all_of_one_side_is_gone_however_little_nothing_is_removed(world: 
     assert set(there(world)) == {"there.md", "mine.md"}
 
 
+def test_a_directory_of_the_memory_that_goes_while_it_is_listed_takes_nothing_of_the_folder_with_it(
+    world: World, folder: Path
+) -> None:
+    """What was listed of it until then is not all that there was."""
+    for number in range(4):
+        world.agent("alice").put(f"{ROOT}/{number}.md", str(number))
+    synced(world, folder)
+
+    class Moving(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "records":
+                arguments["limit"] = 4
+                if arguments["after"] is not None:
+                    world.agent("alice").memory.move(ROOT, "/memory/shared/elsewhere")
+            return super().call(method, **arguments)
+
+    with pytest.raises(NotFound):
+        synced(world, folder, Moving(door(world, "alice").memory))
+    assert len(here(folder)) == 5
+
+
 def test_another_store_is_not_taken_for_the_one_that_the_folder_was_kept_in_step_with(
     world: World,
     store: Open,  # noqa: F811
@@ -335,6 +426,14 @@ def test_a_dry_run_tells_and_changes_nothing(world: World, folder: Path) -> None
     )
 
 
+def test_a_dry_run_names_what_a_conflict_would_make(world: World, folder: Path) -> None:
+    synced(world, folder)
+    (folder / "there.md").write_text("mine\n")
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    told = Sync(door(world, "alice"), folder, ROOT).run(dry=True)
+    assert told.conflicts == synced(world, folder).conflicts != []
+
+
 def test_a_folder_knows_what_it_is_kept_in_step_with(world: World, folder: Path) -> None:
     with pytest.raises(Invalid, match="name the directory"):
         Sync(door(world, "alice"), folder, None)
@@ -370,6 +469,54 @@ def test_names_of_both_kinds_are_a_refusal_and_the_rest_goes_on(world: World, fo
     assert there(world) == {"there.md": b"there\n", "ok.md": b"ok"}
 
 
+def test_a_folder_that_became_a_file_is_one_on_the_other_side_too(world: World, folder: Path) -> None:
+    (folder / "a.md" / "deep").mkdir(parents=True)
+    (folder / "a.md" / "deep" / "x.md").write_text("x\n")
+    synced(world, folder)
+    shutil.rmtree(folder / "a.md")
+    (folder / "a.md").write_text("a\n")
+    assert synced(world, folder).refused == []
+    assert here(folder) == there(world) == {"there.md": b"there\n", "a.md": b"a\n"}
+    world.agent("alice").memory.delete(f"{ROOT}/a.md")
+    world.agent("alice").put(f"{ROOT}/a.md/y.md", "y\n")
+    synced(world, folder)
+    assert here(folder) == there(world) == {"there.md": b"there\n", "a.md/y.md": b"y\n"}
+
+
+def test_a_directory_of_the_memory_stays_where_anything_is_in_it_or_the_folder_has_it(
+    world: World, folder: Path
+) -> None:
+    for name in ("kept/x.md", "others/x.md", "gone/x.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "x\n")
+    world.agent("alice").put(f"{ROOT}/others/y.txt", "of no interest\n")
+    synced(world, folder)
+    (folder / "kept" / "x.md").unlink()
+    shutil.rmtree(folder / "others")
+    shutil.rmtree(folder / "gone")
+    assert synced(world, folder, many=True).removed_there == ["gone/x.md", "kept/x.md", "others/x.md"]
+    found = door(world, "alice").call("records", path=ROOT)["records"]
+    assert [each["path"].removeprefix(f"{ROOT}/") for each in found] == ["kept", "others", "others/y.txt", "there.md"]
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_directory_is_removed_in_place_of_nothing_only_while_nothing_is_in_it(recursive: bool, world: World) -> None:
+    def remove(name: str, instead_of: bytes) -> Any:
+        asked = {"path": f"{ROOT}/{name}", "instead_of": instead_of, "recursive": recursive}
+        return door(world, "alice").call("remove", **asked)
+
+    world.agent("alice").put(f"{ROOT}/a/b/empty.md", "")
+    for name, instead_of, error in (
+        ("a", b"", NotEmpty),
+        ("a/b/empty.md", b"", Stale),
+        ("a", hashlib.sha256(b"x").digest(), NotEmpty if recursive else IsDirectory),
+    ):
+        with pytest.raises(error):
+            remove(name, instead_of)
+    world.agent("alice").memory.delete(f"{ROOT}/a/b/empty.md")
+    assert remove("a/b", b"") == remove("a", b"") == {"removed": 1}
+    assert set(there(world)) == {"there.md"}
+
+
 class Meddling(Door):
     """Calls ``before`` ahead of each call that changes something."""
 
@@ -396,6 +543,37 @@ def test_an_edit_between_the_look_and_the_change_is_not_lost(removing: bool, wor
     assert removing or b"mine\n" in there(world).values()
 
 
+def test_a_file_that_is_missing_for_a_moment_stays_the_document_that_it_is(world: World, folder: Path) -> None:
+    """An editor renames it away before it writes it anew, a checkout removes it first."""
+    synced(world, folder)
+    document = world.agent("alice").node(f"{ROOT}/there.md").document
+    (folder / "there.md").unlink()
+
+    class Saving(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            found = super().call(method, **arguments)
+            if method == "records":
+                (folder / "there.md").write_text("written anew\n")
+            return found
+
+    synced(world, folder, Saving(door(world, "alice").memory), many=True)
+    assert here(folder) == there(world) == {"there.md": b"written anew\n"}
+    assert world.agent("alice").node(f"{ROOT}/there.md").document == document
+
+
+def test_a_name_that_is_another_on_a_disk_without_case_goes(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    (folder / "there.md").rename(folder / "There.md")
+    real = Path.lstat
+    monkeypatch.setattr(
+        Path, "lstat", lambda self: real(self.with_name("There.md") if self.name == "there.md" else self)
+    )
+    synced(world, folder)
+    assert set(there(world)) == {"There.md"}
+
+
 def test_an_edit_in_the_folder_between_the_look_and_the_change_is_not_lost(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +587,63 @@ def test_an_edit_in_the_folder_between_the_look_and_the_change_is_not_lost(
     assert here(folder) == there(world) and {b"theirs\n", b"just now\n"} <= set(here(folder).values())
 
 
+@pytest.mark.parametrize("removing", [False, True])
+@pytest.mark.parametrize(("of", "method"), [(Sync, "_aside"), (Path, "rename")], ids=["looked at", "put aside"])
+def test_a_folder_that_takes_the_name_of_a_file_before_it_is(
+    of: type, method: str, removing: bool, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    to = folder / "there.md"
+    if removing:
+        world.agent("alice").memory.delete(f"{ROOT}/there.md")
+    else:
+        world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    real = getattr(of, method)
+
+    def meddling(self: Any, *rest: Any) -> Any:
+        monkeypatch.undo()
+        to.unlink()
+        to.mkdir()
+        (to / "x.txt").write_text("not to be lost")
+        return real(self, *rest)
+
+    monkeypatch.setattr(of, method, meddling)
+    synced(world, folder, many=True)
+    assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+    assert (to / "x.txt").read_text() == "not to be lost"
+
+
+def test_a_file_that_cannot_be_read_any_more_is_not_put_aside(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    real = Path.read_bytes
+
+    def read(self: Path) -> bytes:
+        if self.name.endswith("-old"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert [each.where for each in synced(world, folder).refused] == ["there.md"]
+    assert here(folder) == {"there.md": b"there\n"}
+
+
+def test_a_folder_that_was_put_aside_comes_back(world: World, folder: Path) -> None:
+    synced(world, folder)
+    aside, inside = folder / ".sub.md.avm-sync-old", ".x.md.avm-sync-old"
+    aside.mkdir()
+    (aside / inside).write_text("x\n")
+    synced(world, folder)
+    assert there(world) == here(folder) == {"there.md": b"there\n", "sub.md/x.md": b"x\n"}
+    (folder / "sub.md").rename(aside)
+    (folder / "sub.md").write_text("another\n")
+    with pytest.raises(Invalid, match="names are taken"):
+        synced(world, folder)
+    assert (aside / "x.md").read_text() == "x\n" and (folder / "sub.md").read_text() == "another\n"
+
+
 @pytest.mark.parametrize("stage", ["put aside", "coming", "both"])
 def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder: Path) -> None:
     synced(world, folder)
@@ -418,6 +653,17 @@ def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder
         (folder / ".there.md.avm-sync-new").write_text("half")
     assert synced(world, folder) == Synced()
     assert here(folder) == there(world) == {"there.md": b"there\n"}
+    assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+def test_a_sync_that_is_killed_once_the_memorys_has_its_name_makes_no_conflict(world: World, folder: Path) -> None:
+    synced(world, folder)
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    (folder / "there.md").rename(folder / ".there.md.avm-sync-old")
+    (folder / ".there.md.avm-sync-new").write_text("theirs\n")
+    os.link(folder / ".there.md.avm-sync-new", folder / "there.md")
+    assert synced(world, folder) == Synced()
+    assert here(folder) == there(world) == {"there.md": b"theirs\n"}
     assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
 
 
@@ -467,6 +713,36 @@ def test_what_was_put_aside_is_not_lost_where_both_its_names_are_taken(world: Wo
     other.write_text("put aside\n")
     synced(world, folder)
     assert not aside.exists() and here(folder) == there(world), "what is there already is no other file"
+
+
+def test_two_syncs_of_a_folder_do_not_disturb_each_other(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+    tried: list[Any] = []
+
+    def link(file: Any, name: Any) -> None:
+        tried.append(name)
+        with pytest.raises(Busy, match="another sync of this folder is at work"):
+            synced(world, folder)
+        Sync(door(world, "alice"), folder, ROOT).run(dry=True)
+        real(file, name)
+
+    monkeypatch.setattr(os, "link", link)
+    assert synced(world, folder).to_folder == ["there.md"] and tried
+    monkeypatch.undo()
+    assert here(folder) == there(world)
+    assert synced(world, folder) == Synced(), "the first is over"
+
+
+def test_a_folder_that_cannot_be_locked_is_kept_in_step(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: Any) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    assert synced(world, folder).to_folder == ["there.md"]
 
 
 class Oracle:

@@ -374,6 +374,20 @@ def test_a_file_called_as_what_a_folder_has_beside_is_not_lost_unsaid(store: Ope
     assert exported(second, "alice", "/memory/shared")["z.txt"].tags == ("t",)
 
 
+def repository(world: World, path: str, at: Path) -> Callable[..., bytes]:
+    """git in a repository that has the history below a path."""
+    formats.writers()["git"].call(at / "out", exporting.history(door(world, OPERATOR), path))
+
+    def git(*arguments: str, data: bytes = b"") -> bytes:
+        command = ["git", "-C", str(at / "repo"), "-c", "safe.directory=*", *arguments]
+        return subprocess.run(command, input=data, check=True, capture_output=True).stdout
+
+    subprocess.run(["git", "init", "-q", "-b", "main", str(at / "repo")], check=True)
+    git("fast-import", "--quiet", data=(at / "out").read_bytes())
+    assert git("fsck", "--strict") == b""
+    return git
+
+
 def test_git_reads_the_history_with_the_agents_as_authors(store: Open, tmp_path: Path) -> None:
     world = store("first")
     filled(world)
@@ -384,15 +398,7 @@ def test_git_reads_the_history_with_the_agents_as_authors(store: Open, tmp_path:
     alice.put("/memory/shared/e/front.md", "alice changed it\n")
     alice.put("/memory/shared/gone.md", "gone\n")
     alice.memory.delete("/memory/shared/gone.md")
-    formats.writers()["git"].call(tmp_path / "out", exporting.history(door(world, OPERATOR), "/memory"))
-
-    def git(*arguments: str, data: bytes = b"") -> bytes:
-        command = ["git", "-C", str(tmp_path / "repo"), "-c", "safe.directory=*", *arguments]
-        return subprocess.run(command, input=data, check=True, capture_output=True).stdout
-
-    subprocess.run(["git", "init", "-q", "-b", "main", str(tmp_path / "repo")], check=True)
-    git("fast-import", "--quiet", data=(tmp_path / "out").read_bytes())
-    assert git("fsck", "--strict") == b""
+    git = repository(world, "/memory", tmp_path)
     names = git("ls-tree", "-rz", "--name-only", "main").split(b"\0")[:-1]
     now = {
         each.path.encode("utf-8", "surrogateescape"): each
@@ -405,6 +411,46 @@ def test_git_reads_the_history_with_the_agents_as_authors(store: Open, tmp_path:
     log = git("log", "--format=%an %s", "--follow", "main", "--", "shared/e/front.md").decode().splitlines()
     assert log == ["alice write shared/e/front.md", "alice rename shared/e/front.md", "bob write shared/front.md"]
     assert b"-the plan\n+the plan, again" in git("log", "-p", "main")
+
+
+def test_each_commit_has_the_tree_as_it_was_whatever_directories_were_renamed(store: Open, tmp_path: Path) -> None:
+    world, top = store("first"), "/memory/shared/top"
+    alice = world.agent("alice")
+    trees: list[dict[str, bytes]] = []
+
+    def put(name: str) -> None:
+        alice.put(f"{top}/{name}", f"{len(trees)}\n")
+        done()
+
+    def rename(was: str, name: str) -> None:
+        alice.memory.rename(f"{top}/{was}".encode(), f"{top}/{name}".encode())
+        done()
+
+    def done() -> None:
+        world.clock.pass_(1)
+        trees.append(
+            {path: each.data for path, each in exported(world, OPERATOR, top).items() if each.data is not None}
+        )
+
+    put("d/f")
+    put("d/sub/g")
+    put("dd")
+    rename("d", "e")
+    put("d/f")
+    rename("e/f", "e/g")
+    rename("d/f", "d/h")
+    rename("e/sub", "sub")
+    put("sub/g")
+    git = repository(world, top, tmp_path)
+    commits = git("rev-list", "--reverse", "main").decode().split()
+    found = [
+        {
+            name: git("cat-file", "blob", f"{commit}:{name}")
+            for name in git("ls-tree", "-r", "--name-only", commit).decode().split()
+        }
+        for commit in commits
+    ]
+    assert found == trees
 
 
 def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open, tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ def read(path: Path) -> Iterator[Record | Refusal]:
     found: dict[str, Path] = {}
     for each in files(path, hidden=True):
         if isinstance(each, Refusal):
-            if each.where.rpartition("/")[2] in NAMES:
+            at = path / each.where
+            unread = os.path.isdir(at) and not at.is_symlink() and not _PASSED & {*at.parts}  # nor is what is in it
+            if unread or at.name in NAMES:
                 yield each
             continue
         name, file = each

@@ -779,7 +779,7 @@ export interface Methods {
   /**
    * {"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000). Notes
    * go to the trash, unless ``permanently``. ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has
-   * other bytes by now.
+   * other bytes by now; or nothing (b""), for a directory in which nothing is: NotEmpty where something is by now.
    */
   remove(given: RemoveArguments): Promise<Json>;
   /**
