@@ -20,6 +20,7 @@ from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
 from avmfs.errors import Denied, NotFound, Stale
 from avmfs.memory import Memory
+from avmfs.node import Moment
 from avmfs.rpc import purging
 from avmfs.search.engine import Engine
 from avmfs.services import Services
@@ -27,6 +28,7 @@ from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
+from avmfs.store.schema.tables import ROOT
 from avmfs.text.tokens import TokenCounter
 from tests.contract import store_world
 from tests.contract.store_world import ALICE, BOB, World
@@ -287,6 +289,41 @@ def test_the_backup_that_an_editor_made_and_removed_is_forgotten_with_the_file(w
     world.unlink(ALICE, "/memory/zqxname.md~")
     purge(world, ALICE, "/memory/zqxname.md")
     assert left(world, "zqxcanary", "zqxname") == []
+
+
+def as_it_was(world: World, path: str, seq: int) -> bytes:
+    with world.store.reading_at(ALICE, Moment(seq, world.clock())) as reader:
+        node = reader.node(ROOT)
+        for name in path.encode().split(b"/")[1:]:
+            child = reader.child(node.id, name)
+            assert child is not None
+            node = child
+        return reader.read(node.id, 0, node.size)
+
+
+def test_an_editors_backup_is_forgotten_alone_and_the_file_keeps_its_past(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"first")
+    began = world.newest_seq()
+    world.clock.advance(2)
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.write(ALICE, "/memory/f", b"second")
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/f~")
+    assert as_it_was(world, "/memory/f", began) == b"first"
+    assert world.rows("select 1 from log where path = cast('/memory/f' as blob) and seq <= ?", began)
+    assert not world.rows("select 1 from log where cast('/memory/f~' as blob) in (path, other)")
+
+
+def test_a_draft_that_had_been_removed_is_forgotten_and_the_file_keeps_its_past(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"first")
+    drafted(world, ALICE, "/memory/zqxname", "/memory/f")
+    was = world.newest_seq()
+    world.write(ALICE, "/memory/tmp", b"third")
+    world.rename(ALICE, "/memory/tmp", "/memory/f")
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/zqxname")
+    assert as_it_was(world, "/memory/f", was) == b"zqxcanary"
+    assert left(world, "zqxname") == []
 
 
 def test_what_became_of_a_draft_that_is_forgotten_is_kept(world: World) -> None:
