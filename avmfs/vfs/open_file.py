@@ -184,7 +184,7 @@ class OpenFile:
         with self.lock:
             if self.near_spill(size):
                 self.commit(handle.id)
-            at = self.memory.now()
+            at = self._instant()
             crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
             if mapped:
@@ -225,8 +225,14 @@ class OpenFile:
     def touch(self, handle: FileHandle) -> None:
         """A truncation to the size that the file has: its times change, its bytes and versions do not."""
         with self.lock:
-            self.written = self.memory.now()
+            self.written = self._instant()
             self.dirtied.add(handle)
+
+    def _instant(self) -> int:
+        """When an edit is made: after all that this mount has seen of the file, although clocks go back."""
+        with suppress(Stale):  # the commit says so
+            return max(self.memory.now(), self.memory.store.cached_node(self.memory.who, self.node).ctime + 1)
+        return self.memory.now()
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss

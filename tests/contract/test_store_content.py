@@ -127,8 +127,8 @@ def test_what_was_appended_before_the_newest_edit_or_changed_otherwise_is_laid_o
     node = world.node(ALICE, "/memory/f").id
     world.clock.advance(1)
     world.do(BOB, "append", node=node, handle=7, data=b"seen")
-    made = world.clock()
     world.clock.advance(1)
+    made = world.clock()
     world.do(BOB, "append", node=node, handle=7, data=b"BEHIND")
     world.do(ALICE, "commit", node=node, handle=1, edits=[["w", 14, b"!"]], mtime=made, made=made)
     assert world.bytes(BOB, "/memory/f") == b"0123456789seen!BEHIND"

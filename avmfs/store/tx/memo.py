@@ -123,7 +123,7 @@ class WriterMemo:
         return True
 
     def appended(self, node: Node, now: int) -> None:
-        """Bytes come behind those that a file has."""
+        """Bytes come behind those that a file has, which gets this time."""
         appends = self._appended.get(node.id)
         if appends is None or appends[-1][0] != node.ctime:  # else its times are those of the last one
             appends = deque(maxlen=_APPENDS)
@@ -135,11 +135,12 @@ class WriterMemo:
         self._appended.pop(node.id, None)
 
     def size_before_appends(self, node: Node, since: int) -> int:
-        """The size that a file had before what has been appended to it after ``since``, as far as that is known."""
+        """The size that a file had before what has been appended to it since then, as far as that is known. Whoever has
+        seen an append is later than that."""
         appends = self._appended.get(node.id)
         if appends is None or appends[-1][0] != node.ctime:
             return node.size
-        return next((size for at, size in appends if at > since), node.size)
+        return next((size for at, size in appends if at >= since), node.size)
 
     def left(self, parent: int, name: bytes) -> None:
         """A file leaves this name for another one."""
