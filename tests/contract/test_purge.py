@@ -30,6 +30,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
 from avmfs.store.schema.tables import ROOT
 from avmfs.text.tokens import TokenCounter
+from tests.behind import connect
 from tests.contract import store_world
 from tests.contract.store_world import ALICE, BOB, World
 
@@ -346,6 +347,19 @@ def test_the_draft_of_another_agent_is_for_that_one_to_forget(world: World) -> N
     assert document["state"] == "removed"
     purge(world, ALICE, "/memory/private/alice/zqxname.md")
     assert left(world, "zqxcanary", "zqxname", "zqxmeta") == []
+
+
+def test_the_draft_of_another_agent_is_that_ones_also_when_little_is_known_of_it_any_more(world: World) -> None:
+    world.do(ALICE, "enroll")
+    world.write(BOB, "/memory/final.md", b"one")
+    drafted(world, ALICE, "/memory/private/alice/draft.md", "/memory/final.md")
+    drafted(world, BOB, "/memory/own.md", "/memory/final.md")
+    db = connect(world.path)
+    db.execute("delete from past_said")  # as the past is trimmed
+    db.close()
+    purge(world, BOB, "/memory/final.md")
+    paths = [bytes(path) for (path,) in world.rows("select distinct path from log where path <> x'' order by path")]
+    assert b"/memory/private/alice/draft.md" in paths and b"/memory/own.md" not in paths
 
 
 def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(

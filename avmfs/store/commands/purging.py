@@ -148,9 +148,8 @@ def _scopes(tx: Tx, document: int) -> list[int]:
     path: Any = tx.db.execute(
         "select path from log where document = ? and path <> x'' order by seq desc limit 1", (document,)
     ).get
-    if said is None:
-        return []
-    return [json.loads(said)[6], *([] if path is None else [tx.scope_at(paths.split(bytes(path)))])]
+    was = [] if said is None else [int(json.loads(said)[6])]
+    return was if path is None else [*was, tx.scope_at(paths.split(bytes(path)))]
 
 
 def _drop_index(tx: Tx, document: int) -> None:
@@ -170,7 +169,7 @@ def _lineage(tx: Tx, gone: set[int], found: set[int]) -> set[int]:
         carried: list[Any] = tx.db.execute(_CARRIED, (json.dumps(sorted(found)),)).fetchall()
         gone.update(node for (node,) in carried)
         rows: list[Any] = tx.db.execute(_LINEAGE, _json(gone, found, others)).fetchall()
-        more = {each for (each,) in rows if all(map(tx.visible.writable, _scopes(tx, each)))}
+        more = {each for (each,) in rows if (known := _scopes(tx, each)) and all(map(tx.visible.writable, known))}
         others |= {each for (each,) in rows}
         more |= _became(tx, found) - found  # they have no bytes but those
         others -= more
