@@ -93,6 +93,7 @@ class OpenFile:
         "handles",
         "keep",
         "lock",
+        "made",
         "memory",
         "moved",
         "node",
@@ -125,6 +126,7 @@ class OpenFile:
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
+        self.made = 0  # of the newest edit: what a touch leaves alone is as it was
         self.moved = 0  # when another mount was found to have changed the file below these edits
         self._below = 0  # the store's ctime of the file when it was looked at last
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
@@ -204,7 +206,7 @@ class OpenFile:
                 self.edits.append(edit)
         else:
             self.edits.append(edit)
-        self.written = at
+        self.written = self.made = at
 
     def near_spill(self, size: int) -> bool:
         """Return whether a write of this size would commit at once."""
@@ -258,7 +260,7 @@ class OpenFile:
                         handle=handle,
                         edits=edits,
                         mtime=max(self.written, self.moved),
-                        made=self.written,
+                        made=self.made,
                     )
                     if self.keep is not None:
                         self.keep.committed(self.node)
@@ -292,7 +294,7 @@ class OpenFile:
 
     def _clean(self) -> None:
         self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
-        self.moved = self._below = 0
+        self.made = self.moved = self._below = 0
         self.dirtied.clear()
 
     def sync(self) -> None:

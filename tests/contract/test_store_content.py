@@ -122,6 +122,21 @@ def test_what_was_appended_after_edits_were_made_comes_behind_them(
     assert world.history(ALICE, "/memory/f")[versions:] == [wanted], "one version"
 
 
+def test_an_append_stays_where_mode_and_name_of_the_file_have_changed_since(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"0123456789")
+    node, made = world.node(ALICE, "/memory/f").id, world.clock()
+    for data, change in ((b"ONE", "chmod"), (b"TWO", "rename")):
+        world.clock.advance(1)
+        world.do(BOB, "append", node=node, handle=7, data=data)
+        world.clock.advance(1)
+        if change == "chmod":
+            world.do(BOB, "set_attributes", node=node, mode=0o600)
+        else:
+            world.rename(BOB, "/memory/f", "/memory/g")
+    world.do(ALICE, "commit", node=node, handle=1, edits=[["t", 3]], mtime=made, made=made)
+    assert world.bytes(BOB, "/memory/g") == b"012ONETWO"
+
+
 def test_what_was_appended_before_the_newest_edit_or_changed_otherwise_is_laid_over(world: World) -> None:
     world.write(ALICE, "/memory/f", b"0123456789")
     node = world.node(ALICE, "/memory/f").id

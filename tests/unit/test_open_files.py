@@ -139,6 +139,19 @@ def test_where_the_clock_goes_back_it_is_still_known_what_was_appended_before_an
     assert handle.read(0, 99) == b"ne"
 
 
+def test_an_append_stays_where_the_file_is_touched_after_it(world: World, tree: Tree) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    handle.truncate(2)
+    world.clock.pass_(1)
+    bob = world.agent("bob").memory
+    bob.submit("append", node=handle.file.node, handle=None, data=b"BOB")
+    world.clock.pass_(1)
+    handle.truncate(2)
+    handle.allocate(0, 0, 1)
+    handle.flush()
+    assert handle.read(0, 99) == b"fiBOB" and tree.peek(handle.file.node).mtime == world.clock()
+
+
 def test_more_than_can_be_moved_behind_edits_is_told_and_stays(
     world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]
 
 def _append(tx: Tx, node: Node, last: versions.Newest, handle: int | None, data: bytes) -> dict[str, Any]:
     done = write(tx, node, last, handle, [("w", node.size, data)])
-    tx.known.appended(node, _changes(tx, node, tx.now))
+    tx.known.appended(node, _changes(tx, node, tx.now), tx.now)
     return done
 
 

@@ -51,9 +51,9 @@ class WriterMemo:
         self._placed: FIFO[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None, Origin], int] = FIFO(_PLACES)
         self._uniform: dict[tuple[bytes, ...], bool] = {}
         self._placed_by: Policy | None = None
-        # By node: when something was appended, and to which size. Kept through all else that is forgotten: where the
-        # file's times are those of the last one, nobody has done anything to it since.
-        self._appended: FIFO[int, deque[tuple[int, int]]] = FIFO(_APPENDED)
+        # By node: when something was appended, to which size, and the mtime that the file got. Kept through all else
+        # that is forgotten: where the file has the last one's, nobody has done anything to its bytes since.
+        self._appended: FIFO[int, deque[tuple[int, int, int]]] = FIFO(_APPENDED)
         self._left: set[tuple[int, bytes]] = set()
         self._left_since: int | None = None
 
@@ -122,13 +122,13 @@ class WriterMemo:
         self.waiting += 1
         return True
 
-    def appended(self, node: Node, now: int) -> None:
-        """Bytes come behind those that a file has, which gets this time."""
+    def appended(self, node: Node, at: int, mtime: int) -> None:
+        """Bytes come behind those that a file has, which gets ``mtime``."""
         appends = self._appended.get(node.id)
-        if appends is None or appends[-1][0] != node.ctime:  # else its times are those of the last one
+        if appends is None or appends[-1][2] != node.mtime:
             appends = deque(maxlen=_APPENDS)
             self._appended.put(node.id, appends)
-        appends.append((now, node.size))
+        appends.append((at, node.size, mtime))
 
     def written(self, node: Node) -> None:
         """A file's bytes change otherwise."""
@@ -138,9 +138,9 @@ class WriterMemo:
         """The size that a file had before what has been appended to it since then, as far as that is known. Whoever has
         seen an append is later than that."""
         appends = self._appended.get(node.id)
-        if appends is None or appends[-1][0] != node.ctime:
+        if appends is None or appends[-1][2] != node.mtime:
             return node.size
-        return next((size for at, size in appends if at >= since), node.size)
+        return next((size for at, size, _ in appends if at >= since), node.size)
 
     def left(self, parent: int, name: bytes) -> None:
         """A file leaves this name for another one."""
