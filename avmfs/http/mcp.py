@@ -1,8 +1,8 @@
 """MCP over HTTP at /mcp: the server of avm-mcp, one for each caller, behind the service's own tokens.
 
 Owns the lives of these servers: each begins with its caller's first request and ends when it was not asked for long,
-or with the service. An answer under way ends with the session or the key that asked for it. The SDK is loaded with the
-first request.
+when another needs its place and nothing is under way in it, or with the service. An answer under way ends with the
+session or the key that asked for it. The SDK is loaded with the first request.
 """
 
 from __future__ import annotations
@@ -108,14 +108,24 @@ class McpServers:
                 if not each.under_way and now - each.asked > IDLE_S:
                     self._served.pop(other).over.set()
             if caller not in self._served:
-                whose = self._service.doors.whose
-                of_one = sum(whose(each) == whose(caller) for each in self._served)
-                if len(self._served) >= SERVERS or of_one >= SERVERS_OF_ONE:
-                    raise Busy("too many MCP clients: ask later")
+                self._make_room(caller)
                 self._served[caller] = await self.tasks.start(self._serve, caller)
             found = self._served[caller]
             found.asked = now
             return found
+
+    def _make_room(self, caller: Caller) -> None:
+        """For one more server. Its client begins anew if that of another ends. Raises Busy where all are at work,
+        as one is that a stream hangs on."""
+        whose = self._service.doors.whose
+        full = [each for each in self._served if whose(each) == whose(caller)]
+        if len(full) < SERVERS_OF_ONE:
+            full = [*self._served] if len(self._served) >= SERVERS else []
+        idle = [each for each in full if not self._served[each].under_way]
+        if full and not idle:
+            raise Busy("too many MCP clients: ask later")
+        if idle:
+            self._served.pop(min(idle, key=lambda each: self._served[each].asked)).over.set()
 
     async def _serve(self, caller: Caller, *, task_status: TaskStatus[_Served]) -> None:
         server, app = await self._service.in_thread(lambda: self._made(caller))
@@ -129,7 +139,8 @@ class McpServers:
             if served is None:
                 raise
             log.exception("mcp: the server of %s failed", caller.agent)  # the other callers' go on
-            self._served.pop(caller, None)
+            if self._served.get(caller) is served:
+                del self._served[caller]
         finally:
             server.close()
 

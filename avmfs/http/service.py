@@ -223,7 +223,9 @@ class _Patient(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._slow is not None:
+        if self.transport.is_closing():  # and the client has still to take the rest
+            self._await_taking()
+        elif self._slow is not None:
             self._slow.cancel()
 
     def _await_head(self) -> None:

@@ -93,6 +93,7 @@ class OpenFile:
         "handles",
         "keep",
         "lock",
+        "made",
         "memory",
         "moved",
         "node",
@@ -125,6 +126,7 @@ class OpenFile:
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
+        self.made = 0  # of the newest edit: what a touch leaves alone is as it was
         self.moved = 0  # when another mount was found to have changed the file below these edits
         self._below = 0  # the store's ctime of the file when it was looked at last
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
@@ -184,7 +186,7 @@ class OpenFile:
         with self.lock:
             if self.near_spill(size):
                 self.commit(handle.id)
-            at = self.memory.now()
+            at = self._instant()
             crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
             if mapped:
@@ -204,7 +206,7 @@ class OpenFile:
                 self.edits.append(edit)
         else:
             self.edits.append(edit)
-        self.written = at
+        self.written = self.made = at
 
     def near_spill(self, size: int) -> bool:
         """Return whether a write of this size would commit at once."""
@@ -225,8 +227,14 @@ class OpenFile:
     def touch(self, handle: FileHandle) -> None:
         """A truncation to the size that the file has: its times change, its bytes and versions do not."""
         with self.lock:
-            self.written = self.memory.now()
+            self.written = self._instant()
             self.dirtied.add(handle)
+
+    def _instant(self) -> int:
+        """When an edit is made: after all that this mount has seen of the file, although clocks go back."""
+        with suppress(Stale):  # the commit says so
+            return max(self.memory.now(), self.memory.store.cached_node(self.memory.who, self.node).ctime + 1)
+        return self.memory.now()
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
@@ -252,7 +260,7 @@ class OpenFile:
                         handle=handle,
                         edits=edits,
                         mtime=max(self.written, self.moved),
-                        made=self.written,
+                        made=self.made,
                     )
                     if self.keep is not None:
                         self.keep.committed(self.node)
@@ -286,7 +294,7 @@ class OpenFile:
 
     def _clean(self) -> None:
         self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
-        self.moved = self._below = 0
+        self.made = self.moved = self._below = 0
         self.dirtied.clear()
 
     def sync(self) -> None:

@@ -31,7 +31,7 @@ class WriterRules:
         self._numbers = itertools.count(1)
         self._awaited: int | None = None  # what was sent last, until the writer has said whether it takes them
         self._wanted: dict[str, Any] = {}
-        self._given: dict[str, Any] = {}  # what its process began with
+        self._given: dict[str, Any] = {}  # what its process began with, or has taken since; empty: not known
         self._refused = ""
 
     def begin(self, settings: Settings) -> None:
@@ -46,8 +46,11 @@ class WriterRules:
             return ""
         self._tell(settings)
         if turn_until(lambda: self._awaited is None, RULES_S):
-            self.problem = ""
-            return self._refused
+            if not (refused := self._refused):
+                self.problem = ""
+            elif self.problem:  # nor has it said yet that it has those of before
+                self._tell(before)
+            return refused
         if self._writer.current is None or self._given == self._wanted:  # it will begin with them
             return ""
         self._tell(before)
@@ -56,6 +59,8 @@ class WriterRules:
 
     def heard(self, message: dict[Any, Any]) -> None:
         """It is ready, or takes what it was sent, or says why not."""
+        if "rules" in message and not message.get("refused"):
+            self._given = self._wanted if message["rules"] == self._awaited else {}
         if "ready" in message and self._awaited is not None and self._given != self._wanted:
             self._send()  # what its predecessor was sent, or it before it could hear
         elif "ready" in message or message["rules"] == self._awaited:

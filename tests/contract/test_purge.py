@@ -20,6 +20,7 @@ from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
 from avmfs.errors import Denied, NotFound, Stale
 from avmfs.memory import Memory
+from avmfs.node import Moment
 from avmfs.rpc import purging
 from avmfs.search.engine import Engine
 from avmfs.services import Services
@@ -27,7 +28,9 @@ from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
+from avmfs.store.schema.tables import ROOT
 from avmfs.text.tokens import TokenCounter
+from tests.behind import connect
 from tests.contract import store_world
 from tests.contract.store_world import ALICE, BOB, World
 
@@ -289,6 +292,41 @@ def test_the_backup_that_an_editor_made_and_removed_is_forgotten_with_the_file(w
     assert left(world, "zqxcanary", "zqxname") == []
 
 
+def as_it_was(world: World, path: str, seq: int) -> bytes:
+    with world.store.reading_at(ALICE, Moment(seq, world.clock())) as reader:
+        node = reader.node(ROOT)
+        for name in path.encode().split(b"/")[1:]:
+            child = reader.child(node.id, name)
+            assert child is not None
+            node = child
+        return reader.read(node.id, 0, node.size)
+
+
+def test_an_editors_backup_is_forgotten_alone_and_the_file_keeps_its_past(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"first")
+    began = world.newest_seq()
+    world.clock.advance(2)
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.write(ALICE, "/memory/f", b"second")
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/f~")
+    assert as_it_was(world, "/memory/f", began) == b"first"
+    assert world.rows("select 1 from log where path = cast('/memory/f' as blob) and seq <= ?", began)
+    assert not world.rows("select 1 from log where cast('/memory/f~' as blob) in (path, other)")
+
+
+def test_a_draft_that_had_been_removed_is_forgotten_and_the_file_keeps_its_past(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"first")
+    drafted(world, ALICE, "/memory/zqxname", "/memory/f")
+    was = world.newest_seq()
+    world.write(ALICE, "/memory/tmp", b"third")
+    world.rename(ALICE, "/memory/tmp", "/memory/f")
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/zqxname")
+    assert as_it_was(world, "/memory/f", was) == b"zqxcanary"
+    assert left(world, "zqxname") == []
+
+
 def test_what_became_of_a_draft_that_is_forgotten_is_kept(world: World) -> None:
     world.write(ALICE, "/memory/final.md", b"zqxpigeon")
     drafted(world, ALICE, "/memory/draft.md", "/memory/final.md")
@@ -309,6 +347,19 @@ def test_the_draft_of_another_agent_is_for_that_one_to_forget(world: World) -> N
     assert document["state"] == "removed"
     purge(world, ALICE, "/memory/private/alice/zqxname.md")
     assert left(world, "zqxcanary", "zqxname", "zqxmeta") == []
+
+
+def test_the_draft_of_another_agent_is_that_ones_also_when_little_is_known_of_it_any_more(world: World) -> None:
+    world.do(ALICE, "enroll")
+    world.write(BOB, "/memory/final.md", b"one")
+    drafted(world, ALICE, "/memory/private/alice/draft.md", "/memory/final.md")
+    drafted(world, BOB, "/memory/own.md", "/memory/final.md")
+    db = connect(world.path)
+    db.execute("delete from past_said")  # as the past is trimmed
+    db.close()
+    purge(world, BOB, "/memory/final.md")
+    paths = [bytes(path) for (path,) in world.rows("select distinct path from log where path <> x'' order by path")]
+    assert b"/memory/private/alice/draft.md" in paths and b"/memory/own.md" not in paths
 
 
 def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(

@@ -152,13 +152,28 @@ def test_it_comes_behind_all_edits_that_were_made_before_however_many_commit_the
     assert world.bytes(BOB, "/memory/f") == left + b"***TWOTHREE", "what had been seen is laid over"
 
 
+def test_an_append_stays_where_mode_and_name_of_the_file_have_changed_since(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"0123456789")
+    node, made = world.node(ALICE, "/memory/f").id, world.clock()
+    for data, change in ((b"ONE", "chmod"), (b"TWO", "rename")):
+        world.clock.advance(1)
+        world.do(BOB, "append", node=node, handle=7, data=data)
+        world.clock.advance(1)
+        if change == "chmod":
+            world.do(BOB, "set_attributes", node=node, mode=0o600)
+        else:
+            world.rename(BOB, "/memory/f", "/memory/g")
+    world.do(ALICE, "commit", node=node, handle=1, edits=[["t", 3]], mtime=made, made=made)
+    assert world.bytes(BOB, "/memory/g") == b"012ONETWO"
+
+
 def test_what_was_appended_before_the_newest_edit_or_changed_otherwise_is_laid_over(world: World) -> None:
     world.write(ALICE, "/memory/f", b"0123456789")
     node = world.node(ALICE, "/memory/f").id
     world.clock.advance(1)
     world.do(BOB, "append", node=node, handle=7, data=b"seen")
-    made = world.clock()
     world.clock.advance(1)
+    made = world.clock()
     world.do(BOB, "append", node=node, handle=7, data=b"BEHIND")
     world.do(ALICE, "commit", node=node, handle=1, edits=[["w", 14, b"!"]], mtime=made, made=made)
     assert world.bytes(BOB, "/memory/f") == b"0123456789seen!BEHIND"

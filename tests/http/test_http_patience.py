@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPConnection
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+import uvicorn
 from avmfs_config import find_paths
 from avmfs_config.http import HttpSettings
+from uvicorn.server import ServerState
 
 from avmfs.http import events, identity, page, rest, service, values
 from avmfs.http.doors import Caller
-from avmfs.http.service import Server
+from avmfs.http.service import Server, _Patient
 from tests.faults.daemons import LIMIT_S, SOON_S, wait
 from tests.http.http_world import Web
 
@@ -123,6 +128,48 @@ def test_a_client_that_takes_an_answer_slowly_has_it_whole(
                 time.sleep(0.2)
         head, _, body = bytes(got).partition(b"\r\n\r\n")
         assert f"content-length: {len(body)}".encode() in head and len(body) > 90_000
+
+
+class Timers:
+    """A loop whose time a test lets pass."""
+
+    def __init__(self) -> None:
+        self.now, self._waiting = 0.0, list[tuple[float, Callable[[], object], Mock]]()
+
+    def call_later(self, delay: float, act: Callable[..., object], *arguments: object) -> Mock:
+        self._waiting.append((self.now + delay, partial(act, *arguments), timer := Mock()))
+        return timer
+
+    def pass_(self, seconds: float) -> None:
+        self.now += seconds
+        due = [each for each in self._waiting if each[0] <= self.now]
+        self._waiting = [each for each in self._waiting if each[0] > self.now]
+        for _, act, timer in due:
+            if not timer.cancel.called:
+                act()
+
+
+@pytest.mark.parametrize(("left", "hung_up"), [(1, True), (0, False)])
+def test_a_client_that_takes_all_but_the_end_of_an_answer_is_hung_up_on(left: int, hung_up: bool) -> None:
+    timers, transport = Timers(), Mock()
+    transport.get_extra_info.return_value = None
+    transport.is_closing.return_value = False
+    transport.get_write_buffer_size.return_value = 100_000
+    config = uvicorn.Config(Mock(), http=_Patient, log_config=None)
+    client = _Patient(config, ServerState(), {}, cast(asyncio.AbstractEventLoop, timers))
+    client.connection_made(transport)
+    client.pause_writing()
+    client.on_response_complete()
+    timers.pass_(service.HEAD_S)
+    transport.close.assert_called()
+    transport.is_closing.return_value = True  # until all is taken
+    transport.get_write_buffer_size.return_value = left
+    client.resume_writing()
+    if not left:
+        client.connection_lost(None)
+    timers.pass_(events.SEND_S)
+    timers.pass_(events.SEND_S)
+    assert transport.abort.called == hung_up
 
 
 @pytest.mark.parametrize("what", ["a body", "events", "a page"])

@@ -84,6 +84,26 @@ def test_a_late_refusal_is_told_until_the_rules_are_in_force(caplog: pytest.LogC
     assert writer.change(OLD, OLD) == "" and len(writer.sent) == 3
 
 
+def test_rules_that_a_writer_began_with_are_others_once_it_has_taken_others() -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)
+    assert writer.change(OLD, NEW, {"rules": 1}) == ""
+    assert "not confirmed" in writer.change(NEW, OLD) and writer.rules.problem
+    assert writer.sent[-1]["rules"] == rules_message(NEW)
+    writer.rules.heard({"rules": 2})  # late: it has the old ones, until it takes what was sent after them
+    assert "not confirmed" in writer.change(NEW, NEW)
+
+
+def test_a_refusal_does_not_say_that_those_in_force_have_been_taken() -> None:
+    writer = Hung()
+    writer.rules.begin(OLD)
+    assert writer.change(OLD, NEW)
+    assert writer.change(OLD, NEW, {"rules": 3, "refused": "the disk is full"}) == "the disk is full"
+    assert writer.rules.problem and writer.sent[-1]["rules"] == rules_message(OLD)
+    writer.rules.heard({"rules": 4})
+    assert not writer.rules.problem
+
+
 def test_a_writer_that_starts_has_the_rules_that_it_begins_with() -> None:
     writer = Hung()
     writer.rules.begin(OLD)  # before the reload

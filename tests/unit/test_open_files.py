@@ -117,6 +117,41 @@ def test_a_touch_that_is_told_late_sets_no_time_back(world: World, tree: Tree) -
     assert tree.peek(node).mtime == world.clock() and tree.peek(node).size == 5
 
 
+def test_where_the_clock_goes_back_it_is_still_known_what_was_appended_before_an_edit(world: World, tree: Tree) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    world.clock.pass_(1)
+    handle.write(0, b"OLD", append=True)
+    world.clock.pass_(-0.5)
+    handle.truncate(0)
+    handle.write(0, b"new")
+    shown = tree.peek(handle.file.node)
+    handle.flush()
+    assert handle.read(0, 99) == b"new", "not with what was appended before"
+    handle.truncate(2)
+    bob = world.agent("bob").memory
+    bob.submit("append", node=handle.file.node, handle=None, data=b"ONE")
+    bob.submit("append", node=handle.file.node, handle=None, data=b"TWO")
+    handle.flush()
+    assert handle.read(0, 99) == b"neONETWO", "nor without what was appended after"
+    assert tree.peek(handle.file.node).ctime > shown.ctime
+    handle.truncate(2)
+    handle.flush()
+    assert handle.read(0, 99) == b"ne"
+
+
+def test_an_append_stays_where_the_file_is_touched_after_it(world: World, tree: Tree) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    handle.truncate(2)
+    world.clock.pass_(1)
+    bob = world.agent("bob").memory
+    bob.submit("append", node=handle.file.node, handle=None, data=b"BOB")
+    world.clock.pass_(1)
+    handle.truncate(2)
+    handle.allocate(0, 0, 1)
+    handle.flush()
+    assert handle.read(0, 99) == b"fiBOB" and tree.peek(handle.file.node).mtime == world.clock()
+
+
 def test_more_than_can_be_moved_behind_edits_is_told_and_stays(
     world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,17 +14,20 @@ from typing import Any
 
 from avmfs import paths, wire
 from avmfs.errors import Denied, NotFound
-from avmfs.node import Kind
+from avmfs.node import Kind, Node
 from avmfs.store.commands import aside, command, fanout, namespace, versions
 from avmfs.store.rows import content, deliveries, events, hash_chain, log_position, version_visibility
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.tx.transaction import Tx
 
+# Nodes carry several documents, one after the other: an editor's backup was the file that goes on under its name.
 _OF = (
     "(document in (select value from json_each(?2)) or (node in (select value from json_each(?1))"
+    " and ifnull(document, 0) not in (select id from document)"
     " and ifnull(document, 0) not in (select value from json_each(?3))))"
 )
+_OF_THE_LIVING = "(node in (select value from json_each(?1)) and document in (select id from document))"
 _CARRIED = (
     "select distinct node from log where document in (select value from json_each(?))"
     " and node not in (select id from node)"
@@ -56,10 +59,12 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
     states, tx.states = tx.states, None  # nothing of this is to become the past
     try:
         found = {document for document in documents if _require_ended(tx, document)}
-        gone = set()
-        for node in nodes:
-            if namespace.is_empty(tx, node):
-                gone.add(node)
+        gone, stood = set(), set()
+        for number in nodes:
+            if namespace.is_empty(tx, number):
+                gone.add(number)
+                node = tx.writable(number)
+                stood.add(paths.join(tx.parts_of(node)))
                 found |= _remove(tx, node, gone)
     finally:
         tx.states = states
@@ -68,7 +73,7 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
         states.disown(gone, found)
     of = _json(gone, found, others)
     _forget_past(tx, of, found)
-    names = _forget_names(tx, of)
+    names = _forget_names(tx, of, stood)
     _forget_deliveries(tx, gone)
     _blank_replies(tx, names)
     for due in ("unwiped", "uncut") if log_position.position(tx.db) is not None else ("unwiped",):
@@ -88,10 +93,9 @@ def wipe(tx: Tx, cut: str | None = None) -> dict[str, Any]:
     return {"wiped": not tx.db.execute("select 1 from setting where key in ('unwiped', 'uncut')").get}
 
 
-def _remove(tx: Tx, number: int, gone: set[int]) -> set[int]:
+def _remove(tx: Tx, node: Node, gone: set[int]) -> set[int]:
     """A node that is there, with what its document is found by. Returns its document. Of a directory, ``gone`` gets
     those that had this name before and are no more."""
-    node = tx.writable(number)
     parts = tx.parts_of(node)
     namespace.refuse_fixed(tx, node)
     if node.parent is None:
@@ -144,9 +148,8 @@ def _scopes(tx: Tx, document: int) -> list[int]:
     path: Any = tx.db.execute(
         "select path from log where document = ? and path <> x'' order by seq desc limit 1", (document,)
     ).get
-    if said is None:
-        return []
-    return [json.loads(said)[6], *([] if path is None else [tx.scope_at(paths.split(bytes(path)))])]
+    was = [] if said is None else [int(json.loads(said)[6])]
+    return was if path is None else [*was, tx.scope_at(paths.split(bytes(path)))]
 
 
 def _drop_index(tx: Tx, document: int) -> None:
@@ -166,7 +169,7 @@ def _lineage(tx: Tx, gone: set[int], found: set[int]) -> set[int]:
         carried: list[Any] = tx.db.execute(_CARRIED, (json.dumps(sorted(found)),)).fetchall()
         gone.update(node for (node,) in carried)
         rows: list[Any] = tx.db.execute(_LINEAGE, _json(gone, found, others)).fetchall()
-        more = {each for (each,) in rows if all(map(tx.visible.writable, _scopes(tx, each)))}
+        more = {each for (each,) in rows if (known := _scopes(tx, each)) and all(map(tx.visible.writable, known))}
         others |= {each for (each,) in rows}
         more |= _became(tx, found) - found  # they have no bytes but those
         others -= more
@@ -200,15 +203,16 @@ def _forget_past(tx: Tx, of: tuple[str, ...], documents: set[int]) -> None:
     tx.do(f"delete from past where {_OF}", of)
 
 
-def _forget_names(tx: Tx, of: tuple[str, ...]) -> set[bytes]:
-    """Take the paths out of the log, which keeps their commitments, and out of what follows it. Returns these paths,
-    and the names at their ends."""
-    rows: list[Any] = tx.db.execute(
-        f"select seq, path, other, salt from log where {_OF} and path <> x'' and length(salt) = {hash_chain.SALT}", of
-    ).fetchall()
-    said: set[bytes] = set()
+def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes]) -> set[bytes]:
+    """Take the paths out of the log, which keeps their commitments, and out of what follows it: ``stood``, and all that
+    its rows name. Returns these paths, and the names at their ends."""
+    named = f"select seq, path, other, salt from log where {{}} and path <> x'' and length(salt) = {hash_chain.SALT}"
+    rows: list[Any] = tx.db.execute(named.format(_OF), of).fetchall()
+    said = stood | {bytes(each) for _, path, other, _ in rows for each in (path, other) if each}
+    rows += [
+        row for row in tx.db.execute(named.format(_OF_THE_LIVING), of[:1]) if not said.isdisjoint({row[1], row[2]})
+    ]
     for seq, path, other, salt in rows:
-        said |= {bytes(each) for each in (path, other) if each}
         tx.do(
             "update log set path = x'', other = null, salt = ? where seq = ?",
             (hash_chain.committed(bytes(salt), bytes(path), other if other is None else bytes(other)), seq),

@@ -79,7 +79,7 @@ def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]
 
 def _append(tx: Tx, node: Node, last: versions.Newest, handle: int | None, data: bytes) -> dict[str, Any]:
     done = write(tx, node, last, handle, [("w", node.size, data)])
-    tx.known.appended(node, tx.now)
+    tx.known.appended(node, _changes(tx, node, tx.now), tx.now)
     return done
 
 
@@ -309,8 +309,13 @@ def _stamp(
     came = copies.came(tx.db, node.id, after.size, after.inline) if tx.origin(node.scope).sources else None
     tx.do(
         "update node set size = ?, extents = ?, body = ?, mtime = ?, ctime = ?, came = ? where id = ?",
-        (after.size, int(after.extents), after.body, at, tx.now if at < node.ctime else at, came, node.id),
+        (after.size, int(after.extents), after.body, at, _changes(tx, node, at), came, node.id),
     )
+
+
+def _changes(tx: Tx, node: Node, at: int) -> int:
+    """The ctime of a file with bytes of then. It does not go back where the clock does: appends are known by it."""
+    return at if at >= node.ctime else max(tx.now, node.ctime + 1)
 
 
 def _edit(item: list[Any]) -> Edit:

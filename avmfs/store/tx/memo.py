@@ -51,9 +51,9 @@ class WriterMemo:
         self._placed: FIFO[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None, Origin], int] = FIFO(_PLACES)
         self._uniform: dict[tuple[bytes, ...], bool] = {}
         self._placed_by: Policy | None = None
-        # By node: when something was appended, and to which size. Kept through all else that is forgotten: where the
-        # file's times are those of the last one, nobody has done anything to it since.
-        self._appended: FIFO[int, deque[tuple[int, int]]] = FIFO(_APPENDED)
+        # By node: when something was appended, to which size, and the mtime that the file got. Kept through all else
+        # that is forgotten: where the file has the last one's, nobody has done anything to its bytes since.
+        self._appended: FIFO[int, deque[tuple[int, int, int]]] = FIFO(_APPENDED)
         self._left: set[tuple[int, bytes]] = set()
         self._left_since: int | None = None
 
@@ -122,31 +122,30 @@ class WriterMemo:
         self.waiting += 1
         return True
 
-    def appended(self, node: Node, now: int) -> None:
-        """Bytes come behind those that a file has."""
+    def appended(self, node: Node, at: int, mtime: int) -> None:
+        """Bytes come behind those that a file has, which gets ``mtime``."""
         appends = self._appended.get(node.id)
-        if appends is None or appends[-1][0] != node.ctime:  # else its times are those of the last one
+        if appends is None or appends[-1][2] != node.mtime:
             appends = deque(maxlen=_APPENDS)
             self._appended.put(node.id, appends)
-        appends.append((now, node.size))
+        appends.append((at, node.size, mtime))
 
     def written(self, node: Node) -> None:
         """A file's bytes change otherwise."""
         self._appended.pop(node.id, None)
 
     def appended_since(self, node: Node, since: int) -> list[tuple[int, int]]:
-        """What has been appended to a file after ``since``, as far as that is known: when, and to which size."""
+        """What has been appended to a file since then, as far as that is known: when, and to which size. Whoever has
+        seen an append is later than that."""
         appends = self._appended.get(node.id)
-        if appends is None or appends[-1][0] != node.ctime:
+        if appends is None or appends[-1][2] != node.mtime:
             return []
-        return [(at, size) for at, size in appends if at > since and size < node.size]
+        return [(at, size) for at, size, _ in appends if at >= since and size < node.size]
 
     def still_appended(self, node: Node, appends: list[tuple[int, int]], behind: int) -> None:
         """A file's bytes have changed otherwise, and what was appended are its last bytes still, ``behind`` of them."""
         moved = node.size - behind - appends[0][1]
-        known = [(at, size + moved) for at, size in appends]
-        # Nothing, appended last: it has the time that the file has now.
-        self._appended.put(node.id, deque([*known, (node.ctime, node.size)], maxlen=_APPENDS + 1))
+        self._appended.put(node.id, deque(((at, size + moved, node.mtime) for at, size in appends), maxlen=_APPENDS))
 
     def left(self, parent: int, name: bytes) -> None:
         """A file leaves this name for another one."""
