@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -10,6 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# No example has a time limit: on a busy machine any of them takes longer than 200 ms.
+with contextlib.suppress(ImportError):  # where adapters are tested there is no hypothesis
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("avm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("avm")
 
 # A test that says nothing else means the daemon it has started, or none.
 os.environ["AVM_AUTOSTART"] = "0"

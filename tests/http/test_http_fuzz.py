@@ -40,7 +40,7 @@ def test_no_request_by_the_description_makes_the_service_fail(web: Web, schema: 
             continue
 
         @settings(
-            max_examples=EACH, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+            max_examples=EACH, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
             database=None, derandomize=True,
         )  # fmt: skip
         @given(case=operation.as_strategy())

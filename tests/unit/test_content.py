@@ -58,7 +58,7 @@ def applied(data: bytes, edits: list[Edit]) -> bytes:
 
 
 @given(st.binary(max_size=50), st.lists(SMALL, max_size=6), st.integers(0, 70), st.integers(0, 70))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_overlay_is_what_a_file_would_read(data: bytes, edits: list[Edit], offset: int, length: int) -> None:
     after = applied(data, edits)
     base = data[offset : offset + length]
@@ -138,7 +138,7 @@ def filled(db: apsw.Connection, blocks: Iterable[int], size: int, pieces: Sequen
 @example([LONG, APPENDED, ([("w", INLINE_LIMIT, b"xx")], False)])
 @example([LONG, APPENDED, ([("t", INLINE_LIMIT + 2)], False), ([("t", INLINE_LIMIT + 9)], False)])
 @example([LONG, APPENDED, ([("t", 9)], False), LONG])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
     db: apsw.Connection, steps: list[tuple[list[Edit], bool]]
 ) -> None:
@@ -276,7 +276,7 @@ def test_small_pieces_are_folded_before_they_are_many_or_large(db: apsw.Connecti
 @example(b"old", [("t", 0), ("w", 0, b"hello"), ("w", 0, b"J")])
 @example(b"old", [("w", 0, b"J")])
 @example(b"old", [("t", 1), ("w", 0, b"J")])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_small_contents_follow_the_model(db: apsw.Connection, data: bytes, edits: list[Edit]) -> None:
     assert content.apply(db, 99, content.Applied(len(data), data), edits).inline == applied(data, edits)
     db.execute("delete from body where id <> 1000")

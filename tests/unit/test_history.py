@@ -23,26 +23,26 @@ def back(older: bytes, newer: bytes) -> bytes:
 
 
 @given(TEXT, TEXT)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_older_text_comes_back(older: bytes, newer: bytes) -> None:
     assert back(older, newer) == older
 
 
 @given(TEXT, TEXT, TEXT, TEXT)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_after_a_change_in_the_middle_too(head: bytes, old: bytes, new: bytes, tail: bytes) -> None:
     assert back(head + old + tail, head + new + tail) == head + old + tail
 
 
 @given(TEXT, TEXT)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_was_appended_to_needs_no_body(older: bytes, more: bytes) -> None:
     assert deltas.encode(older, older + more) == (Encoding.PREFIX, None)
     assert deltas.decode(Encoding.PREFIX, None, len(older), older + more) == older
 
 
 @given(st.lists(TEXT, min_size=2, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_chain_of_versions_unrolls(versions: list[bytes]) -> None:
     kept = [deltas.encode(older, newer) for older, newer in itertools.pairwise(versions)]
     data = versions[-1]
@@ -52,7 +52,6 @@ def test_a_chain_of_versions_unrolls(versions: list[bytes]) -> None:
 
 
 @given(TEXT)
-@settings(deadline=None)
 def test_a_keyframe_stands_alone(data: bytes) -> None:
     encoding, body = deltas.keyframe(data)
     assert deltas.self_contained(encoding) and deltas.decode(encoding, body, len(data), b"whatever") == data

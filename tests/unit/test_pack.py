@@ -574,7 +574,7 @@ SIGNS = st.text(
     cite=st.booleans(),
     nonce=st.sampled_from(["", "ab12cd"]),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_no_sign_of_any_script_makes_an_answer_dearer_than_it_says(
     name: str, notes: list[tuple[str, str, bool]], budget: int, cite: bool, nonce: str
 ) -> None:
@@ -613,7 +613,7 @@ NOTE = st.lists(WORDS, max_size=120).map(" ".join)
     cite=st.sampled_from([None, "path"]),
     words_only=st.booleans(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_no_recall_exceeds_its_budget_and_every_figure_is_exact(
     notes: list[tuple[str, str]], budget: int, reserve: int, cite: str | None, words_only: bool
 ) -> None:
@@ -637,7 +637,7 @@ SENTENCES = st.lists(
 
 
 @given(notes=st.lists(SENTENCES.map(" ".join), min_size=1, max_size=12), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_more_budget_never_gives_less_of_what_comes_first(notes: list[str], data: st.DataObject) -> None:
     items = [scored(number, f"{number}. {text} End of {number}.") for number, text in enumerate(notes)]
     low, high = sorted(data.draw(st.tuples(*[st.integers(SMALL, 900)] * 2)))
@@ -654,7 +654,7 @@ def test_more_budget_never_gives_less_of_what_comes_first(notes: list[str], data
 
 
 @given(text=NOTE, tokens=st.integers(0, 80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_shortened_text_fits_and_is_a_beginning(text: str, tokens: int) -> None:
     short = shorten(text, tokens, COUNTER)
     assert COUNTER.count(short) <= tokens
@@ -662,7 +662,7 @@ def test_shortened_text_fits_and_is_a_beginning(text: str, tokens: int) -> None:
 
 
 @given(text=NOTE, tokens=st.integers(0, 80), term=st.sampled_from(["zebra", "the", "局势", "nothing"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_excerpt_fits_and_is_of_the_text(text: str, tokens: int, term: str) -> None:
     short = excerpt(text, tokens, [term], COUNTER)
     assert COUNTER.count(short) <= tokens

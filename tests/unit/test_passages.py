@@ -20,7 +20,7 @@ def texts(text: str) -> list[str]:
         max_size=700,
     )
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_passages_cover_the_text_in_order(pieces: list[str]) -> None:
     text = "".join(pieces)
     spans = cut(text)

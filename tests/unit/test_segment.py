@@ -20,7 +20,7 @@ def holds(term: str) -> bool:
 
 
 @given(st.text(st.characters(exclude_categories=())))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_gives_terms_that_the_tokenizer_keeps_whole(text: str) -> None:
     assert all(map(holds, terms(text)))
     assert all(map(holds, query_terms(text)))

@@ -47,7 +47,7 @@ PIECES = [*" \t\n\r\u3000\x85\x1c aZ9.,'!/é中😀\u0301", "  ", " \n", "'s", "
 
 
 @given(text=st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_counting_around_runs_of_blanks_is_exact(environ: dict[str, str], encoding: str, text: str) -> None:
     # The shortest run that can be cut out: the rule is the same for long ones.
@@ -75,7 +75,7 @@ LINES = [
 
 
 @given(text=st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=4)), max_size=40).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_lines_counted_one_by_one_make_the_whole(environ: dict[str, str], encoding: str, text: str) -> None:
     counter = TokenCounter(encoding, environ)

@@ -168,7 +168,7 @@ def test_an_empty_partition_is_forgotten() -> None:
     assert len(ask(table, directions(1)[0]).passages) == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from([OURS, THEIRS, MORE, 0])), max_size=60), st.data())
 def test_any_order_of_changes_leaves_what_the_last_ones_said(
     changes: list[tuple[int, int]], data: st.DataObject
