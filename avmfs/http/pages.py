@@ -6,6 +6,7 @@ through the door as whoever is signed in. Called by ``page``, which owns the fra
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -125,7 +126,7 @@ async def _content(visit: Visit, path: str) -> Html:
     standing = [each for each in links if each["type"] in DISPUTES]
     words: str | None = None
     with contextlib.suppress(UnicodeDecodeError):
-        words = got["data"].decode()
+        words, _ = codecs.utf_8_decode(got["data"], "strict", not got["more"])  # it may be cut within a character
     body = el("p", f"{meta['size']} bytes that are no text.", class_="none")
     if words is not None:
         body = el("pre", visible_lines(words), tabindex=0)

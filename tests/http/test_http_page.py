@@ -215,6 +215,14 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         assert door.call("read", path=path)["data"] == b"one\n"
 
 
+def test_a_text_that_is_shown_in_part_may_be_cut_within_a_character(writable: Web) -> None:
+    with contextlib.closing(writable.door("alice")) as door:
+        for start in ("", "x", "xx"):
+            door.call("write", path="/shared/wide.md", data=(start + "\u6f22" * 100_000).encode())
+            shown = seen(Visitor(writable, "alice").get("/note", path="/shared/wide.md")).text
+            assert "no text" not in shown and start + "\u6f22" * 80_000 in shown
+
+
 def test_what_waits_in_quarantine_is_let_out_or_removed_from_the_page(writable: Web) -> None:
     alice = Visitor(writable, "alice")
     with contextlib.closing(writable.door("alice")) as door:
