@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -138,7 +139,7 @@ async def _content(visit: Visit, path: str) -> Html:
         _came(got["untrusted"]),
         body,
         more,
-        None if got["more"] else await _editing(visit, path, words),
+        None if got["more"] else _editing(visit, path, words, got["data"]),
         el("h2", "About it"),
         _facts(told),
         table(("direction", "type", "file"), rows, "Links"),
@@ -156,12 +157,12 @@ def _standing(link_: dict[str, Any]) -> str:
     return "Superseded by" if link_["direction"] == "in" else "Supersedes"
 
 
-async def _editing(visit: Visit, path: str, words: str | None) -> Html | None:
+def _editing(visit: Visit, path: str, words: str | None, data: bytes) -> Html | None:
+    """The form holds what was read by its hash: a version's number, asked for later, may be of what nobody has seen."""
     if not visit.write or visit.get("at") or words is None:
         return None
-    version = (await visit.ask("history", path=path, limit=1))["versions"][0]["version"]
     area = el("label", "Change it", el("textarea", "\n", words, name="text"), class_="whole")
-    return _form("write", many(area, el("button", "Save")), path=path, version=version)
+    return _form("write", many(area, el("button", "Save")), path=path, instead_of=hashlib.sha256(data).hexdigest())
 
 
 async def _history(visit: Visit, path: str) -> Html:
