@@ -432,7 +432,7 @@ def _changes(changes: list[dict[str, Any]], caption: str) -> Html:
             _time(each["at"]),
             name(each["author"] or ""),
             each["status"],
-            link(name(each["path"]), "/note", path=each["path"]) if each["status"] != "deleted" else name(each["path"]),
+            link(name(each["path"]), "/note", path=each["path"]) if each["status"] != "removed" else name(each["path"]),
         ]
         for each in changes
     ]

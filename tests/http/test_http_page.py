@@ -251,6 +251,22 @@ def test_a_form_of_a_file_that_is_changed_while_its_page_is_made_changes_nothing
         assert door.call("read", path=path)["data"] == b"of bob\n"
 
 
+def test_what_has_changed_leads_to_files_that_are_there(writable: Web) -> None:
+    with contextlib.closing(writable.door("alice")) as door:
+        door.call("write", path="/memory/shared/goes.md", data=b"x")
+        seq = str(door.call("recent", path="/")["seq"])
+        door.call("write", path="/memory/shared/stays.md", data=b"x")
+        door.call("remove", path="/memory/shared/goes.md", permanently=True)
+
+        async def ask(method: str, **given: Any) -> Any:
+            return door.call(method, **given, **({"since": seq} if method == "recent" else {}))
+
+        _, shown = asyncio.run(pages.PAGES["/"].make(pages.Visit(ask, {}, True, False)))
+    assert "goes.md" in str(shown) and "stays.md" in str(shown)
+    found = re.findall(r'href="([^"]*)"', str(shown))
+    assert any("stays.md" in each for each in found) and not any("goes.md" in each for each in found), found
+
+
 def test_a_text_that_is_shown_in_part_may_be_cut_within_a_character(writable: Web) -> None:
     with contextlib.closing(writable.door("alice")) as door:
         for start in ("", "x", "xx"):
