@@ -300,6 +300,24 @@ def test_of_a_client_that_is_gone_nothing_is_kept(world: World, mode: str) -> No
         server.close()
 
 
+def test_how_much_mail_waits_is_told_where_the_server_is_of_one_session(world: World, portal: BlockingPortal) -> None:
+    """Over HTTP it would be what waited when the server began, to each session that comes."""
+    alice, gita = (Session(find_paths(world.environ), name, world.environ) for name in ("alice", "gita"))
+    try:
+        gita.call("write", {"path": "/private/here.md", "data": b"so that there is a gita"})
+        alice.call("tell", {"recipient": "gita", "body": "are you there?"})
+        with stdio(portal, world.environ, "gita") as peer:
+            assert "1 message had come that you have not read" in str(peer.client.instructions)
+        with http_server(world.environ, "gita") as url:
+            gita.call("inbox", {"mark_read": True})
+            with http(portal, url, mode="legacy") as old, http(portal, url) as new:
+                said = [str(peer.client.instructions) for peer in (old, new)]
+        assert not any("have not read" in each for each in said), said
+    finally:
+        alice.close()
+        gita.close()
+
+
 # --- what it survives
 
 
