@@ -264,7 +264,8 @@ async def inbox(visit: Visit) -> tuple[str, Html]:
             ),
         )
     head = ("number", "when", "from", "priority", "state", "message")
-    return "Inbox", many(send, table(head, rows, "Messages" if thread is None else f"Thread of #{thread}"))
+    title = "Messages" if thread is None else f"Thread of #{thread}"
+    return "Inbox", many(send, table(head, rows, title), _more(len(found["messages"]) > ROWS, "avm inbox"))
 
 
 @shown("/agents", "Agents")
@@ -297,6 +298,7 @@ async def links(visit: Visit) -> tuple[str, Html]:
         el("form", field("text", "path", "below", path), el("button", "Show")),
         drawn,
         table(("file", "is linked", "to"), rows, "Links"),
+        _more(len(found["edges"]) > ROWS or found["more"] > 0, "avm graph"),
         el("h2", "Disputes"),
         el("pre", visible_lines(await _text(visit, "/:disputes"))),
     )
@@ -305,11 +307,13 @@ async def links(visit: Visit) -> tuple[str, Html]:
 @shown("/trash", "Trash")
 async def trash(visit: Visit) -> tuple[str, Html]:
     rows: list[list[object]] = []
-    for each in (await visit.ask("trash", limit=ROWS))["files"]:
+    removed = (await visit.ask("trash", limit=ROWS + 1))["files"]
+    for each in removed[:ROWS]:
         back = _form("put-back", el("button", "Bring back"), path=each["path"]) if visit.write else ""
         rows.append([_file(each["path"], visit), name(each["was"]), _time(each["at"]), name(each["agent"]), back])
     held: list[list[object]] = []
-    for each in (await visit.ask("quarantine", limit=ROWS))["held"]:
+    kept = await visit.ask("quarantine", limit=ROWS)
+    for each in kept["held"]:
         buttons = many(
             _form("let-out", el("button", "Let it be found"), path=each["path"]),
             _form("reject", el("button", "Remove"), path=each["path"]),
@@ -318,7 +322,9 @@ async def trash(visit: Visit) -> tuple[str, Html]:
         held.append([*told, buttons if visit.write else ""])
     return "Trash", many(
         table(("file", "was", "removed", "by", "do"), rows, "Removed"),
+        _more(len(removed) > ROWS, "avm trash --limit 1000"),
         table(("file", "came from", "author", "changed", "do"), held, "In quarantine, found by nobody"),
+        _more(kept["more"] > 0, "avm quarantine --limit 1000"),
     )
 
 
@@ -424,6 +430,10 @@ def _fact(value: object) -> Html:
     if isinstance(value, list):
         value = ", ".join(map(str, value))
     return text(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+
+
+def _more(left: bool, command: str) -> Html | None:
+    return el("p", f"There are more: {command} shows them.", class_="quiet") if left else None
 
 
 def _changes(changes: list[dict[str, Any]], caption: str) -> Html:

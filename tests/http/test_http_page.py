@@ -267,6 +267,34 @@ def test_what_has_changed_leads_to_files_that_are_there(writable: Web) -> None:
     assert any("stays.md" in each for each in found) and not any("goes.md" in each for each in found), found
 
 
+def test_a_page_says_what_it_leaves_out(writable: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(writable.door("lou")) as lou, contextlib.closing(writable.door("alice")) as alice:
+        lou.call("write", path="/memory/private/lou/to.md", data=b"x")
+        for number in range(2):
+            alice.call("tell", recipient="lou", body=f"number {number}")
+            path = f"/memory/private/lou/{number}.md"
+            lou.call("write", path=path, data=b"x")
+            lou.call("link", path=path, target="/memory/private/lou/to.md")
+            lou.call("remember", content=f"page {number}", path=f"/shared/held/left {number}.md", source="web")
+            gone = f"/memory/private/lou/gone {number}.md"
+            lou.call("remember", content="x", path=gone, created=10**18)  # what is young is gone for good
+            lou.call("remove", path=gone)
+
+        async def ask(method: str, **given: Any) -> Any:
+            return lou.call(method, **given)
+
+        def shown(page: str) -> str:
+            visit = pages.Visit(ask, {"path": "/memory/private/lou"}, False, False)
+            return str(asyncio.run(pages.PAGES[page].make(visit))[1])
+
+        for rows, left in ((1, 1), (100, 0)):
+            monkeypatch.setattr(pages, "ROWS", rows)
+            said = {page: shown(page).count("There are more") for page in ("/inbox", "/links", "/trash")}
+            assert said == {"/inbox": left, "/links": left, "/trash": 2 * left}, said
+        for number in range(2):  # nothing is left to the others
+            lou.call("reject", path=f"/shared/held/left {number}.md")
+
+
 def test_a_text_that_is_shown_in_part_may_be_cut_within_a_character(writable: Web) -> None:
     with contextlib.closing(writable.door("alice")) as door:
         for start in ("", "x", "xx"):

@@ -455,6 +455,15 @@ def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> No
     assert (change["path"], change["status"], change["author"]) == ("/memory/shared/later.md", "added", "alice")
 
 
+def test_what_is_cut_says_so(alice: Peer) -> None:
+    for number in range(3):
+        alice.call("avm_write", path=f"/shared/cut/{number}.md", content=f"the numbat eats termites, {number}")
+    for tool, arguments in (("avm_recent", {"under": "/shared/cut"}), ("avm_browse", {"target": "numbat termites"})):
+        assert " more" in alice.text(tool, **arguments, limit=2) and alice.said(tool, **arguments, limit=2)["more"]
+        assert " more" not in alice.text(tool, **arguments, limit=3)
+        assert not alice.said(tool, **arguments, limit=3)["more"]
+
+
 def test_a_write_over_another_version_than_was_read_is_refused(alice: Peer, bob: Peer) -> None:
     assert alice.said("avm_write", path="/shared/turn.md", content="x", if_version=0)["version"] == 1
     assert bob.said("avm_write", path="/shared/turn.md", content="y", if_version=1)["version"] == 2
