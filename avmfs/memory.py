@@ -1,8 +1,8 @@
 """One agent's memory: what all doors share, above the store and the search engine.
 
-Owns resolving of paths as people type them, and the operations that are more than one command or one
-query: search, recall, remember, mail. A ``Memory`` is bound to one principal; everything it returns is
-what that principal may see. Called by views, vfs and the doors. Knows nothing of FUSE or sockets.
+Owns resolving of paths as people type them, and the operations that are more than one command or one query: search,
+recall, remember, mail. A ``Memory`` is bound to one principal; everything it returns is what that principal may see.
+Called by views, vfs and the doors. Knows nothing of FUSE or sockets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from avmfs_config import SearchWeights
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.agents import mail, moments
+from avmfs.agents import mail, moments, pieces
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Moment, Node
 from avmfs.search import fresh, then
@@ -59,6 +59,7 @@ class Memory:
     mutex: threading.Lock = field(default_factory=threading.Lock)
     then: Moment | None = None  # the instant of the past that this is the memory of
     moments: moments.Moments = field(default_factory=moments.Moments)
+    pieces: pieces.Pieces = field(default_factory=pieces.Pieces)
 
     @property
     def store(self) -> Store:

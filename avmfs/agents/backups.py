@@ -139,13 +139,14 @@ class Schedule:
     ) -> None:
         self._database, self._settings, self._report, self._clock = database, settings, report, clock
         self._wanted: BackupSettings = settings.backup
-        self._look_at = 0.0
+        self._looked = self._pause = 0.0
         self.work = Background("backup")
 
     def step(self) -> None:
-        if self._wanted.folder is None or self._clock() < self._look_at or self.work.busy:
+        looked = 0 <= self._clock() - self._looked < self._pause  # not to come: the clock may have been set back
+        if self._wanted.folder is None or looked or self.work.busy:
             return
-        self._look_at = self._clock() + _LOOK_S
+        self._looked, self._pause = self._clock(), _LOOK_S
         self.work.start(self._run, self._wanted.folder)
 
     def _run(self, folder: Path) -> None:
@@ -155,7 +156,7 @@ class Schedule:
             backup(self._database, self._settings, folder, self._wanted.keep)
             self._report("")
         except OSError as e:  # AvmError among them
-            self._look_at = self._clock() + _AGAIN_S
+            self._looked, self._pause = self._clock(), _AGAIN_S
             self._report(str(e))
 
 

@@ -56,7 +56,7 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
                 return None
             noted.seek(0)
             last = json.loads(noted.read() or "{}")
-            if time.time() - last.get("at", 0) < AGAIN_S:
+            if 0 <= time.time() - last.get("at", 0) < AGAIN_S:  # not to come: the clock may have been set back
                 return str(last["reason"])
             reason = _run(where, environ)
             noted.seek(0)
@@ -136,7 +136,7 @@ def begin(where: Paths, environ: Mapping[str, str]) -> None:
     ):
         return
     with contextlib.suppress(FileNotFoundError):
-        if time.time() - lock.stat().st_mtime < BEGUN_S and lock.stat().st_size == 0:
+        if 0 <= time.time() - lock.stat().st_mtime < BEGUN_S and lock.stat().st_size == 0:
             return
     with contextlib.suppress(OSError):  # said by whoever waits for one
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Protocol
 
 DO_NOT_KNOW = "I don't know."
@@ -167,13 +168,21 @@ class Endpoint:
                 with _OPENER.open(request, timeout=PATIENCE_S) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
-                failure = f"{error.code} {error.read(300).decode('utf-8', 'replace')}"
+                failure = f"{error.code} {_beginning(error)}"
                 if error.code not in _TRY_AGAIN:
                     break
                 asked = error.headers.get("retry-after", "")
                 pause = min(max(pause, float(asked)), LONGEST_PAUSE_S) if asked.isdigit() else pause
-            except (OSError, ValueError) as error:  # ValueError: a body that is no JSON
+            except (OSError, ValueError, HTTPException) as error:  # ValueError: a body that is no JSON
                 failure = str(error)
             if attempt + 1 < ATTEMPTS:
                 time.sleep(pause)
         raise ModelError(f"{self.url}: {failure}")
+
+
+def _beginning(error: urllib.error.HTTPError) -> str:
+    """What an endpoint says to its refusal, as far as it comes."""
+    try:
+        return error.read(300).decode("utf-8", "replace")
+    except (OSError, HTTPException) as e:
+        return str(e)

@@ -70,12 +70,14 @@ class _Stream(Response):
         self._open = open_streams
         self._at: dict[str, Any] = {}
         self._since = 0
-        self._unread: int | None = None  # as last told of
+        self._unread: int | None = None  # as last told of; 0: nothing
 
     async def begin(self, since: int | None) -> None:
         """Refusals come before the first byte."""
         self._at = await self._ask("watch")
         self._since = int(self._at["seq"]) if since is None else since
+        if since is not None:
+            self._unread = 0  # whatever it was told of before: mail that is unread may have come since
         await self._ask("recent", path="/", since=str(self._since), limit=1, pattern=self._pattern)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

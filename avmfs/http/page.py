@@ -195,14 +195,15 @@ def _query(text: str) -> dict[str, str]:
 
 
 async def _write(ask: pages.Ask, form: Form) -> str:
-    version = form.get("version", "")
-    if not version.isdecimal():
-        raise Invalid("version: expected a number")
+    try:
+        read = bytes.fromhex(form.get("instead_of", ""))
+    except ValueError:
+        raise Invalid("instead_of: expected a SHA-256") from None
     path, text = form.get("path", ""), form.get("text", "")  # a form sends \r\n, whatever it was given
-    before = (await ask("read", path=path, banner=False))["data"] if int(version) else b""
+    before = (await ask("read", path=path, banner=False))["data"]
     if not is_crlf(before.decode("utf-8", "surrogateescape")):
         text = text.replace("\r\n", "\n")
-    await ask("write", path=path, data=text.encode("utf-8", "surrogateescape"), if_version=int(version))
+    await ask("write", path=path, data=text.encode("utf-8", "surrogateescape"), instead_of=read)
     return address("/note", path=form.get("path"))
 
 

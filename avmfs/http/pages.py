@@ -6,7 +6,9 @@ through the door as whoever is signed in. Called by ``page``, which owns the fra
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -125,7 +127,7 @@ async def _content(visit: Visit, path: str) -> Html:
     standing = [each for each in links if each["type"] in DISPUTES]
     words: str | None = None
     with contextlib.suppress(UnicodeDecodeError):
-        words = got["data"].decode()
+        words, _ = codecs.utf_8_decode(got["data"], "strict", not got["more"])  # it may be cut within a character
     body = el("p", f"{meta['size']} bytes that are no text.", class_="none")
     if words is not None:
         body = el("pre", visible_lines(words), tabindex=0)
@@ -137,7 +139,7 @@ async def _content(visit: Visit, path: str) -> Html:
         _came(got["untrusted"]),
         body,
         more,
-        None if got["more"] else await _editing(visit, path, words),
+        None if got["more"] else _editing(visit, path, words, got["data"]),
         el("h2", "About it"),
         _facts(told),
         table(("direction", "type", "file"), rows, "Links"),
@@ -155,12 +157,12 @@ def _standing(link_: dict[str, Any]) -> str:
     return "Superseded by" if link_["direction"] == "in" else "Supersedes"
 
 
-async def _editing(visit: Visit, path: str, words: str | None) -> Html | None:
+def _editing(visit: Visit, path: str, words: str | None, data: bytes) -> Html | None:
+    """The form holds what was read by its hash: a version's number, asked for later, may be of what nobody has seen."""
     if not visit.write or visit.get("at") or words is None:
         return None
-    version = (await visit.ask("history", path=path, limit=1))["versions"][0]["version"]
     area = el("label", "Change it", el("textarea", "\n", words, name="text"), class_="whole")
-    return _form("write", many(area, el("button", "Save")), path=path, version=version)
+    return _form("write", many(area, el("button", "Save")), path=path, instead_of=hashlib.sha256(data).hexdigest())
 
 
 async def _history(visit: Visit, path: str) -> Html:
@@ -262,7 +264,8 @@ async def inbox(visit: Visit) -> tuple[str, Html]:
             ),
         )
     head = ("number", "when", "from", "priority", "state", "message")
-    return "Inbox", many(send, table(head, rows, "Messages" if thread is None else f"Thread of #{thread}"))
+    title = "Messages" if thread is None else f"Thread of #{thread}"
+    return "Inbox", many(send, table(head, rows, title), _more(len(found["messages"]) > ROWS, "avm inbox"))
 
 
 @shown("/agents", "Agents")
@@ -295,6 +298,7 @@ async def links(visit: Visit) -> tuple[str, Html]:
         el("form", field("text", "path", "below", path), el("button", "Show")),
         drawn,
         table(("file", "is linked", "to"), rows, "Links"),
+        _more(len(found["edges"]) > ROWS or found["more"] > 0, "avm graph"),
         el("h2", "Disputes"),
         el("pre", visible_lines(await _text(visit, "/:disputes"))),
     )
@@ -303,11 +307,13 @@ async def links(visit: Visit) -> tuple[str, Html]:
 @shown("/trash", "Trash")
 async def trash(visit: Visit) -> tuple[str, Html]:
     rows: list[list[object]] = []
-    for each in (await visit.ask("trash", limit=ROWS))["files"]:
+    removed = (await visit.ask("trash", limit=ROWS + 1))["files"]
+    for each in removed[:ROWS]:
         back = _form("put-back", el("button", "Bring back"), path=each["path"]) if visit.write else ""
         rows.append([_file(each["path"], visit), name(each["was"]), _time(each["at"]), name(each["agent"]), back])
     held: list[list[object]] = []
-    for each in (await visit.ask("quarantine", limit=ROWS))["held"]:
+    kept = await visit.ask("quarantine", limit=ROWS)
+    for each in kept["held"]:
         buttons = many(
             _form("let-out", el("button", "Let it be found"), path=each["path"]),
             _form("reject", el("button", "Remove"), path=each["path"]),
@@ -316,7 +322,9 @@ async def trash(visit: Visit) -> tuple[str, Html]:
         held.append([*told, buttons if visit.write else ""])
     return "Trash", many(
         table(("file", "was", "removed", "by", "do"), rows, "Removed"),
+        _more(len(removed) > ROWS, "avm trash --limit 1000"),
         table(("file", "came from", "author", "changed", "do"), held, "In quarantine, found by nobody"),
+        _more(kept["more"] > 0, "avm quarantine --limit 1000"),
     )
 
 
@@ -424,13 +432,17 @@ def _fact(value: object) -> Html:
     return text(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
 
 
+def _more(left: bool, command: str) -> Html | None:
+    return el("p", f"There are more: {command} shows them.", class_="quiet") if left else None
+
+
 def _changes(changes: list[dict[str, Any]], caption: str) -> Html:
     rows: list[list[object]] = [
         [
             _time(each["at"]),
             name(each["author"] or ""),
             each["status"],
-            link(name(each["path"]), "/note", path=each["path"]) if each["status"] != "deleted" else name(each["path"]),
+            link(name(each["path"]), "/note", path=each["path"]) if each["status"] != "removed" else name(each["path"]),
         ]
         for each in changes
     ]

@@ -99,7 +99,7 @@ class Place(Result):
 
 class Places(Result):
     places: list[Place]
-    more: int = Field(description="How many were left out.")
+    more: int = Field(description="How many were left out; 1 where more answer a question.")
     degraded: str | None
 
 
@@ -115,12 +115,15 @@ def avm_browse(
     A target that begins with / is a directory. Read what you chose with avm_fetch.
     """
     if not target.startswith("/"):
-        found = call.door("search", q=target, limit=min(limit, 200), under="/", mode="hybrid")
+        most = min(limit, 200)
+        found = call.door("search", q=target, limit=most + 1, under="/", mode="hybrid")  # whether there are more
         places = [
             Place(path=hit["path"], kind="file", handle=hit["handle"], line=hit["summary"], relevance=hit["relevance"])
-            for hit in found["hits"]
+            for hit in found["hits"][:most]
         ]
-        return Answer(_shown(places, 0), Places(places=places, more=0, degraded=found["degraded"]))
+        more = len(found["hits"]) - len(places)
+        text = _shown(places, 0) + ("(there are more)\n" if more else "")
+        return Answer(text, Places(places=places, more=more, degraded=found["degraded"]))
 
     def listed(where: str, most: int) -> dict[str, Any]:
         try:
@@ -222,7 +225,8 @@ def avm_recent(
     found = call.door("recent", path=under, minutes=minutes, since=since, limit=limit)
     value = Recent.of(found)
     lines = [f"{minute(each.at)}  {each.author}  {each.status}  {escaped(each.path)}\n" for each in value.changes]
-    return Answer("".join(lines) or "(no changes)\n", value)
+    older = "(older ones are more than the limit)\n" if value.more else ""
+    return Answer("".join(lines) + older or "(no changes)\n", value)
 
 
 class Waiting(Result):

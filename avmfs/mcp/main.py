@@ -104,6 +104,7 @@ def avm_mcp(
     else:
         import anyio
 
+        server.tell_of_mail()
         anyio.run(_serve_stdio, server)
 
 

@@ -110,7 +110,7 @@ class MemoryServer(Server[Any]):
             "avm",
             version=version,
             title="Agent memory",
-            instructions=_instructions(session.agent, self._tools) + _waiting(session),
+            instructions=_instructions(session.agent, self._tools),
             description="One shared, searchable memory for the agents on this machine",
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -128,6 +128,11 @@ class MemoryServer(Server[Any]):
     def close(self) -> None:
         self._watching.close()
         self._session.close()
+
+    def tell_of_mail(self) -> None:
+        """Say in the instructions how much is unread, for the one session of this server: to one that comes later it
+        would be of another time."""
+        self.instructions = f"{self.instructions}{_waiting(self._session)}"
 
     def create_initialization_options(
         self,

@@ -42,26 +42,44 @@ class Watching:
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = threading.Event()
-        # A session object is made for every request; what the client said of itself is one object per connection.
+        self._here: set[int] = set()  # connections of which something is kept
         self._subscribed: dict[str, dict[int, Listener]] = {}
         self._lists: dict[int, Listener] = {}
         self._wanted: dict[str, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def subscribe(self, listener: Listener, uri: str) -> None:
-        self._subscribed.setdefault(uri, {})[id(listener.client_params)] = listener
+        self._subscribed.setdefault(uri, {})[self._connection(listener)] = listener
         await self.begin()
 
     def unsubscribe(self, listener: Listener, uri: str) -> None:
-        held = self._subscribed.get(uri, {})
-        held.pop(id(listener.client_params), None)
-        if not held:
-            self._subscribed.pop(uri, None)
+        self._drop(self._connection(listener), uri)
 
     async def listed(self, listener: Listener) -> None:
         """This client has seen the list of resources: it hears when that changes."""
-        self._lists[id(listener.client_params)] = listener
+        self._lists[self._connection(listener)] = listener
         await self.begin()
+
+    def _connection(self, listener: Listener) -> int:
+        """Whose requests a listener is of: one is made for each. Once the connection is over nothing of it is kept; the
+        SDK says nowhere that nobody takes what is sent, and has no public way to a connection from here."""
+        connection = listener._connection
+        if id(connection) not in self._here:
+            self._here.add(id(connection))
+            connection.exit_stack.callback(self._gone, id(connection))
+        return id(connection)
+
+    def _gone(self, connection: int) -> None:
+        self._here.discard(connection)
+        self._lists.pop(connection, None)
+        for uri in [*self._subscribed]:
+            self._drop(connection, uri)
+
+    def _drop(self, connection: int, uri: str) -> None:
+        held = self._subscribed.get(uri, {})
+        held.pop(connection, None)
+        if not held:
+            self._subscribed.pop(uri, None)
 
     @contextlib.contextmanager
     def wanted(self, uris: list[str]) -> Iterator[None]:
@@ -135,19 +153,8 @@ class Watching:
             await self.bus.publish(ResourceUpdated(uri=uri))
         for uri in [uri for uri in self._subscribed if touched(uri, news)]:
             for listener in list(self._subscribed.get(uri, {}).values()):
-                if not await _sent(listener.send_resource_updated(uri)):
-                    self.unsubscribe(listener, uri)
+                await listener.send_resource_updated(uri)
         if news.of_files:
             await self.bus.publish(ResourcesListChanged())
-            for key, listener in list(self._lists.items()):
-                if not await _sent(listener.send_resource_list_changed()):
-                    del self._lists[key]
-
-
-async def _sent(sending: Any) -> bool:
-    """Whether the client is still there."""
-    try:
-        await sending
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return False
-    return True
+            for listener in list(self._lists.values()):
+                await listener.send_resource_list_changed()

@@ -18,6 +18,7 @@ from avmfs_config import Provider
 
 from avmfs import paths
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig, from_wire
+from avmfs.node import Live
 from avmfs.providers.handler import BaseHandler, Context, find_handler, ttl_of
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import Store
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 SLOTS: Final = 8  # calls of one provider that are under way
 RETRY_S: Final = 5.0  # before a source that failed is asked again
+NAMES_S: Final = 3600.0  # at most, before a directory is listed again
+NAMES: Final = "names"  # the source of a directory
 _CODES: Final = (
     (PermissionError, errno.EACCES),
     (FileNotFoundError, errno.ENOENT),
@@ -41,6 +44,15 @@ SECOND: Final = 1_000_000_000
 ANSWERS: Final = 20  # of a source to one question
 By = tuple[str, str]  # the agent that writes, and its door
 FETCHED: Final = replace(OPERATOR, route="live")  # by whom what is fetched is written
+
+
+def holds(known: Live | None, now: int, ttl_s: float) -> bool:
+    """Whether nobody is to be asked again. What would hold for longer than anything is given was noted by a clock that
+    has been set back since."""
+    if known is None:
+        return False
+    given = RETRY_S if known.error else NAMES_S if known.source == NAMES else ttl_s
+    return 0 < known.until - now <= given * SECOND
 
 
 class Source:
@@ -138,7 +150,7 @@ class Fetcher:
             self._write(parts, data, by)
         elif operation == "place":
             self._source(parts)
-            self._submit("mirror_names", path=[*parts[:-1]], names=[parts[-1]], source="names", until=0, whole=False)
+            self._submit("mirror_names", path=[*parts[:-1]], names=[parts[-1]], source=NAMES, until=0, whole=False)
         elif wait:
             self._once(operation, parts)
         elif not self._under_way(operation, parts):
@@ -161,7 +173,8 @@ class Fetcher:
         try:
             with self._store.reading(OPERATOR) as reader:
                 known = reader.live(paths.join(parts))
-            if known is None or known.until <= self._clock():  # nobody was faster
+            ttl_s = self._source(parts).ttl_s if operation == "fetch" else NAMES_S
+            if not holds(known, self._clock(), ttl_s):  # nobody was faster
                 (self._fetch if operation == "fetch" else self._names)(parts)
         finally:
             with self._mutex:
@@ -234,7 +247,7 @@ class Fetcher:
     def _names(self, parts: tuple[bytes, ...]) -> None:
         """Of a live directory: what patterns, their ``values`` and handlers' lists say is in it."""
         names: set[bytes] = set()
-        whole, until = True, self._clock() + int(3600 * SECOND)
+        whole, until = True, self._clock() + int(NAMES_S * SECOND)
         for source in self._sources:
             provider = source.provider
             steps = provider.pattern[1:].split("/")
@@ -252,7 +265,7 @@ class Fetcher:
             names |= {paths.raw(each + tail) for each in (*found, *(listed or ()))}
             until = min(until, self._clock() + int(max(source.ttl_s, 1.0) * SECOND))
         good = sorted(each for each in names if _is_name(each))
-        self._submit("mirror_names", path=[*parts], names=good, source="names", until=until, whole=whole)
+        self._submit("mirror_names", path=[*parts], names=good, source=NAMES, until=until, whole=whole)
 
     def _listed(self, source: Source, parts: tuple[bytes, ...], fixed: int) -> list[str] | None:
         context = replace(source.context(parts), params={"*": paths.text(b"/".join(parts[fixed:]))})

@@ -24,7 +24,7 @@ from avmfs.access import Access, Principal
 from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
 from avmfs.listener import Listener
 from avmfs.node import ITS_SEARCH, Live
-from avmfs.providers.fetching import GONE, SECOND, By
+from avmfs.providers.fetching import GONE, NAMES_S, SECOND, By, holds
 from avmfs.providers.handler import ttl_of
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema.tables import ROOT
@@ -61,8 +61,8 @@ class LiveTree:
         if provider is None:
             return
         known, now = self._known(parts), self._clock()
-        if known is None or known.until <= now:
-            stale = known is not None and known.fetched is not None and now < self._shown_until(provider, known.fetched)
+        if not holds(known, now, ttl_of(provider.handler, provider.ttl)):
+            stale = known is not None and self._may_show(provider, known, now)
             self._asker.ask("fetch", parts, wait=not (stale and self._lasting))
             if stale and self._lasting:
                 return
@@ -92,7 +92,7 @@ class LiveTree:
         ):
             return
         known = self._known(parts)
-        if known is None or known.until <= self._clock():
+        if not holds(known, self._clock(), NAMES_S):
             self._asker.ask("names", parts, wait=known is None or not self._lasting)
 
     def write(self, who: Principal, parts: tuple[bytes, ...], data: bytes) -> None:
@@ -174,9 +174,11 @@ class LiveTree:
         with self._store.reading(OPERATOR) as reader:
             return reader.live(paths.join(parts))
 
-    def _shown_until(self, provider: Provider, fetched: int) -> int:
+    def _may_show(self, provider: Provider, known: Live, now: int) -> bool:
+        """Whether what is kept is not too old; what was fetched at a time to come may be of any age."""
         ttl = ttl_of(provider.handler, provider.ttl)
-        return fetched + int((ttl + (ttl if provider.stale_s is None else provider.stale_s)) * SECOND)
+        most = int((ttl + (ttl if provider.stale_s is None else provider.stale_s)) * SECOND)
+        return known.fetched is not None and 0 <= now - known.fetched < most
 
     def _judge(self, provider: Provider, parts: tuple[bytes, ...], known: Live | None) -> None:
         where = paths.text(paths.join(parts))
@@ -184,7 +186,7 @@ class LiveTree:
             return  # a directory, or just fetched
         if known.error == GONE:
             raise NotFound(GONE, where)
-        if known.fetched is None or self._clock() >= self._shown_until(provider, known.fetched):
+        if not self._may_show(provider, known, self._clock()):
             raise StoreFailed(known.error, where)
 
 

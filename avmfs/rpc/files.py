@@ -25,6 +25,8 @@ from avmfs.vfs import address
 from avmfs.vfs.address import Alias, Real, Then
 from avmfs.vfs.attributes import mode_of
 from avmfs.vfs.tree import Tree
+from avmfs.vfs.virtual_handles import ViewHandle
+from avmfs.views import Rendered
 from avmfs.views.shape import parts as split
 
 PIECE = 8 * 1024 * 1024
@@ -37,9 +39,10 @@ def read(
     memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True, whole: bool = True
 ) -> dict[str, Any]:
     """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-    most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read. Without
-    ``banner`` no view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if
-    that is to be marked; views do so by themselves."""
+    most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read, and only
+    where all are of one rendering: one of up to 8 MiB is kept for this connection. Without ``banner`` no view has
+    urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if that is to be marked;
+    views do so by themselves."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:
@@ -51,7 +54,10 @@ def read(
         finally:
             memory.error = quiet.error
     tree = _tree(memory)
-    found = _located(tree, path, _canonical(memory, path))
+    found = _located(tree, path, where := _canonical(memory, path))
+    asked = (where, memory.quiet)
+    if offset and not whole and (begun := memory.pieces.begun(asked)) is not None:
+        return _piece(memory, asked, begun, offset, limit)
     handle = tree.open(found, os.O_RDONLY)
     try:
         if handle.direct and whole:
@@ -61,12 +67,27 @@ def read(
                 if len(data) > VIEW_MOST:
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
             return {"data": bytes(data), "more": False, "untrusted": ""}
+        if isinstance(handle, ViewHandle) and handle.rendered is not None:
+            rendered = handle.rendered if offset == 0 else replace(handle.rendered, at_end=None)
+            return _piece(memory, asked, rendered, offset, limit)
         part = handle.read(offset, limit)
-        # Reading past its end marks a view as read; what a file gets behind a shorter piece comes after this answer.
+        # What a file gets behind a shorter piece comes after this answer.
         more = (handle.direct or len(part) == limit) and bool(handle.read(offset + len(part), 1))
         return {"data": part, "more": more, "untrusted": "" if handle.direct else _untrusted(memory, found)}
     finally:
         handle.release()
+
+
+def _piece(memory: Memory, asked: tuple[bytes, bool], rendered: Rendered, offset: int, limit: int) -> dict[str, Any]:
+    """One of a view, whose last one marks it as read."""
+    part, more = rendered.data[offset : offset + limit], offset + limit < len(rendered.data)
+    if rendered.at_end is not None and more:
+        memory.pieces.keep(asked, rendered)
+    else:
+        memory.pieces.end(asked)
+        if rendered.at_end is not None:
+            rendered.at_end()
+    return {"data": part, "more": more, "untrusted": ""}
 
 
 def _untrusted(memory: Memory, found: address.Address) -> str:

@@ -20,9 +20,11 @@ LOCAL: Final = 4
 
 _READ: Final = 200
 _STAMP: Final = re.compile(
-    r"\s*(?:[-*>#]+\s*)?[\[(<]?(?P<at>(?:19|20)\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)"
-    r"(?:\.\d+)?(?P<utc>Z)?[\])>]?[\s:,·|-]*"
+    r"\s*(?:[-*>#]+\s*)?[\[(<]?"
+    r"(?P<at>(?:19|20)\d\d-\d\d-\d\d(?:(?P<exact>T\d\d:\d\d(?::\d\d)?| \d\d:\d\d:\d\d)| \d\d:\d\d)?)"
+    r"(?:\.\d+)?(?P<zone>Z|(?(exact)[+-](?:0\d|1[0-4]):?[0-5]\d(?![\d:])))?[\])>]?[\s:,·|-]*"
 )
+"""``exact``: an offset may follow. In ``2026-03-07 10:30-11:30`` it is from when to when."""
 _SPEAKER: Final = re.compile(
     r"\s*(?:[-*>#]+\s+)?(?:\[[^\]\n]{0,40}\]\s*)?[*_]{0,2}"
     r"(?P<name>[^\W\d_][\w.'’-]*(?: [^\W\d_][\w.'’-]*){0,2})[*_]{0,2}\s?(?::(?=\s|[*_]|$)|：)[*_]{0,2}"
@@ -31,8 +33,8 @@ _SPEAKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """``speaker``: index terms of the name, () for none. ``at``: ns since the epoch as if the stamp were UTC, or
-    None. ``flag``: LOCAL, or 0."""
+    """``speaker``: index terms of the name, () for none. ``at``: ns since the epoch, as if the stamp were UTC where it
+    names no zone, or None. ``flag``: LOCAL, or 0."""
 
     speaker: tuple[str, ...]
     at: int | None
@@ -45,8 +47,10 @@ def heading(text: str) -> Heading:
     beginning = text[:_READ]
     if (stamp := _STAMP.match(beginning)) is not None:
         try:
-            at = int(datetime.fromisoformat(stamp["at"]).replace(tzinfo=UTC).timestamp()) * 10**9
-            start, flag = stamp.end(), 0 if stamp["utc"] else LOCAL
+            zone = stamp["zone"] or ""
+            said = datetime.fromisoformat(stamp["at"] + zone.removeprefix("Z"))
+            at = int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp()) * 10**9
+            start, flag = stamp.end(), 0 if zone else LOCAL
         except ValueError:  # 2023-02-30
             at = None
     speaker = _SPEAKER.match(beginning, start)

@@ -32,16 +32,17 @@ class Consolidation:
     ) -> None:
         self._around, self._store, self._wanted = around, around.store, around.consolidate
         self._report, self._clock = report, clock
-        self._look_at = 0.0
+        self._looked = self._pause = 0.0
         self.work = Background("consolidation")
 
     def step(self) -> None:
-        every = self._wanted.every
-        if every is None or self._clock() < self._look_at or self.work.busy:
+        every, now = self._wanted.every, self._clock()
+        looked = 0 <= now - self._looked < self._pause  # not to come: the clock may have been set back
+        if every is None or looked or self.work.busy:
             return
-        self._look_at = self._clock() + _AGAIN_S  # should it fail
+        self._looked, self._pause = now, _AGAIN_S  # should it fail
         wait = self._store.submit(OPERATOR, "begin_consolidation", every=int(every * 1e9))["wait"] / 1e9
-        self._look_at = self._clock() + (wait or every)
+        self._pause = wait or every
         if not wait:
             self.work.start(self.run)
 

@@ -32,16 +32,17 @@ class DailyDigest:
     def __init__(self, around: Services, at: int | None, cold_days: float) -> None:
         self._around, self._at, self._cold = around, at, cold_days
         self._done = 0  # what was due last when all agents had theirs
-        self._look_at = 0
+        self._tried = 0
         self.work = Background("daily digest")
 
     def step(self) -> None:
         now = self._around.clock()
-        if self._at is None or now < self._look_at or self.work.busy:
+        tried = 0 <= now - self._tried < _AGAIN_NS  # not to come: the clock may have been set back
+        if self._at is None or tried or self.work.busy:
             return
         due = self.due(now, self._at)
         if due != self._done:
-            self._look_at = now + _AGAIN_NS
+            self._tried = now
             self.work.start(self.run, due)
 
     def due(self, now: int, at: int) -> int:
@@ -62,7 +63,7 @@ class DailyDigest:
                 failed = True
                 log.warning("digest of %s: %s", agent, e)
         if not failed:
-            self._done, self._look_at = due, 0
+            self._done, self._tried = due, 0
 
     def _deliver(self, agent: str, due: int) -> None:
         memory = Memory(self._around, Principal(agent, route="daemon"))

@@ -461,6 +461,17 @@ def test_a_backup_whose_note_cannot_be_written_is_made_and_said(
     assert schedule.step(1200) == 1, "it is made, and the next one is due in an hour"
 
 
+def test_a_clock_that_is_set_back_stops_no_schedule(schedule: Scheduled, path: Path) -> None:
+    assert schedule.step(10 * 86_400) == 1
+    assert schedule.step(-9 * 86_400) == 2
+    path.rename(path.with_name("away"))
+    assert schedule.step(4000) == 2 and "there is no store" in schedule.said[-1]
+    path.with_name("away").rename(path)
+    write(path, "x.md", b"x")
+    schedule.step(-4001)
+    assert schedule.said[-1] == ""
+
+
 def test_a_schedule_makes_one_when_it_is_due_and_says_what_went_wrong(
     schedule: Scheduled, path: Path, tmp_path: Path
 ) -> None:

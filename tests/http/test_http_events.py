@@ -113,6 +113,27 @@ def test_a_stream_goes_on_where_the_last_one_ended(web: Web) -> None:
             assert "/memory/shared/third.md" in again.until("/memory/shared/third.md")
 
 
+def test_a_stream_that_goes_on_tells_of_mail_that_came_meanwhile(web: Web) -> None:
+    alice, ivy = web.token("alice"), web.token("ivy")
+    web.call(ivy, "write", path="/private/here.md", data="so that there is an ivy")
+    with stream(web, ivy) as told:
+        for number in (1, 2):  # the id of the first is there when the second is
+            web.call(alice, "write", path=f"/shared/before mail {number}.md", data="x")
+            told.until(f"/memory/shared/before mail {number}.md")
+        reached = told.id
+    assert reached.isdecimal() and web.call(alice, "tell", recipient="ivy", body="are you there?").status == 200
+    with contextlib.closing(web.door("ivy")) as door:
+        key = str(door.call("create_key", actions=["read"])["key"])  # it opens no inbox
+    for shown, mail in ((ivy, [{"urgent": 0, "normal": 1, "low": 0}]), (key, [])):
+        with stream(web, shown, last_event_id=reached) as again:
+            again.until("/memory/shared/before mail 2.md")
+            web.call(alice, "write", path=f"/shared/after mail {len(mail)}.md", data="x")
+            seen = [again.next()]
+            while seen[-1][0] != "change" or seen[-1][1]["path"] != f"/memory/shared/after mail {len(mail)}.md":
+                seen.append(again.next())
+        assert [data for name, data in seen if name == "mail"] == mail, seen
+
+
 def test_a_stream_ends_with_its_session(web: Web) -> None:
     alice, bob = web.token("alice"), Visitor(web, "bob")
     bearer = web.token("bob")

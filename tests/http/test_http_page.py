@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -170,6 +174,11 @@ def test_a_slider_of_hours_is_a_time_of_the_path(filled: Web) -> None:
     assert alice.get("/tree", path="/memory/shared", at="nonsense").status in (400, 404)
 
 
+def hashed(data: bytes) -> str:
+    """As a form tells what its page has shown."""
+    return hashlib.sha256(data).hexdigest()
+
+
 @pytest.fixture(scope="module")
 def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     root = Path("/tmp") / f"avm-{tmp_path_factory.mktemp('w').name}-{id(tmp_path_factory) % 10_000}"
@@ -194,25 +203,104 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         door.call("write", path=path, data=b"one\n")
         alice, bob = Visitor(writable, "alice"), Visitor(writable, "bob")
         assert "textarea" in alice.get("/note", path=path).body.decode()
-        assert alice.send("write", path=path, version=1, text="two\r\nlines\r\n").status == 303
+        assert alice.send("write", path=path, instead_of=hashed(b"one\n"), text="two\r\nlines\r\n").status == 303
         assert door.call("read", path=path)["data"] == b"two\nlines\n"
         door.call("write", path="/memory/shared/windows.md", data=b"one\r\n")
-        assert alice.send("write", path="/memory/shared/windows.md", version=1, text="one\r\ntwo\r\n").status == 303
+        changed = {"path": "/memory/shared/windows.md", "instead_of": hashed(b"one\r\n"), "text": "one\r\ntwo\r\n"}
+        assert alice.send("write", **changed).status == 303
         assert door.call("read", path="/memory/shared/windows.md")["data"] == b"one\r\ntwo\r\n", "as it was"
-        late = bob.send("write", path=path, version=1, text="lost")
+        late = bob.send("write", path=path, instead_of=hashed(b"one\n"), text="lost")
         assert late.status == 409 and b"That did not work" in late.body
-        assert alice.send("write", origin=False, path=path, version=2, text="forged").status == 403
+        assert (
+            alice.send("write", origin=False, path=path, instead_of=hashed(b"two\nlines\n"), text="forged").status
+            == 403
+        )
         assert door.call("read", path=path)["data"] == b"two\nlines\n"
         assert alice.send("restore", path=path, version=1).status == 303
         assert door.call("read", path=path)["data"] == b"one\n"
         assert alice.send("restore", path=path, version="x").status == 400
-        assert alice.send("write", path="/memory/private/bob/x.md", version=0, text="x").status in (403, 404)
+        assert alice.send("write", path="/memory/private/bob/own.md", instead_of=hashed(b"own\n"), text="x").status in (
+            403,
+            404,
+        )
+        assert alice.send("write", path=path, instead_of="x", text="x").status == 400
         assert alice.send("tell", to="bob", body="look at it", urgent="1").status == 303
         assert "look at it" in seen(bob.get("/inbox")).text and "look at it" in seen(bob.get("/")).text
         assert alice.send("tell", to="nobody at all", body="x").status == 404
         door.call("archive", path=path)
         assert alice.send("put-back", path="/archive/shared/plan.md").headers["location"].endswith("plan.md")
         assert door.call("read", path=path)["data"] == b"one\n"
+
+
+def test_a_form_of_a_file_that_is_changed_while_its_page_is_made_changes_nothing(writable: Web) -> None:
+    path, alice = "/memory/shared/raced.md", Visitor(writable, "alice")
+    with contextlib.closing(writable.door("alice")) as door, contextlib.closing(writable.door("bob")) as bob:
+        door.call("write", path=path, data=b"one\n")
+
+        async def ask(method: str, **given: Any) -> Any:
+            found = door.call(method, **given)
+            if method == "read" and given["path"] == path:
+                bob.call("write", path=path, data=b"of bob\n")
+            return found
+
+        _, shown = asyncio.run(pages.PAGES["/note"].make(pages.Visit(ask, {"path": path}, True, False)))
+        form = str(shown).partition('action="/do/write"')[2].partition("</form>")[0]
+        given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
+        assert ">\none\n<" in form and given["path"] == path
+        assert alice.send("write", **given, text="one and two\n").status == 409
+        assert door.call("read", path=path)["data"] == b"of bob\n"
+
+
+def test_what_has_changed_leads_to_files_that_are_there(writable: Web) -> None:
+    with contextlib.closing(writable.door("alice")) as door:
+        door.call("write", path="/memory/shared/goes.md", data=b"x")
+        seq = str(door.call("recent", path="/")["seq"])
+        door.call("write", path="/memory/shared/stays.md", data=b"x")
+        door.call("remove", path="/memory/shared/goes.md", permanently=True)
+
+        async def ask(method: str, **given: Any) -> Any:
+            return door.call(method, **given, **({"since": seq} if method == "recent" else {}))
+
+        _, shown = asyncio.run(pages.PAGES["/"].make(pages.Visit(ask, {}, True, False)))
+    assert "goes.md" in str(shown) and "stays.md" in str(shown)
+    found = re.findall(r'href="([^"]*)"', str(shown))
+    assert any("stays.md" in each for each in found) and not any("goes.md" in each for each in found), found
+
+
+def test_a_page_says_what_it_leaves_out(writable: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(writable.door("lou")) as lou, contextlib.closing(writable.door("alice")) as alice:
+        lou.call("write", path="/memory/private/lou/to.md", data=b"x")
+        for number in range(2):
+            alice.call("tell", recipient="lou", body=f"number {number}")
+            path = f"/memory/private/lou/{number}.md"
+            lou.call("write", path=path, data=b"x")
+            lou.call("link", path=path, target="/memory/private/lou/to.md")
+            lou.call("remember", content=f"page {number}", path=f"/shared/held/left {number}.md", source="web")
+            gone = f"/memory/private/lou/gone {number}.md"
+            lou.call("remember", content="x", path=gone, created=10**18)  # what is young is gone for good
+            lou.call("remove", path=gone)
+
+        async def ask(method: str, **given: Any) -> Any:
+            return lou.call(method, **given)
+
+        def shown(page: str) -> str:
+            visit = pages.Visit(ask, {"path": "/memory/private/lou"}, False, False)
+            return str(asyncio.run(pages.PAGES[page].make(visit))[1])
+
+        for rows, left in ((1, 1), (100, 0)):
+            monkeypatch.setattr(pages, "ROWS", rows)
+            said = {page: shown(page).count("There are more") for page in ("/inbox", "/links", "/trash")}
+            assert said == {"/inbox": left, "/links": left, "/trash": 2 * left}, said
+        for number in range(2):  # nothing is left to the others
+            lou.call("reject", path=f"/shared/held/left {number}.md")
+
+
+def test_a_text_that_is_shown_in_part_may_be_cut_within_a_character(writable: Web) -> None:
+    with contextlib.closing(writable.door("alice")) as door:
+        for start in ("", "x", "xx"):
+            door.call("write", path="/shared/wide.md", data=(start + "\u6f22" * 100_000).encode())
+            shown = seen(Visitor(writable, "alice").get("/note", path="/shared/wide.md")).text
+            assert "no text" not in shown and start + "\u6f22" * 80_000 in shown
 
 
 def test_what_waits_in_quarantine_is_let_out_or_removed_from_the_page(writable: Web) -> None:

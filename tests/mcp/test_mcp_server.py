@@ -23,6 +23,7 @@ import mcp_types as types
 import pytest
 from anyio.from_thread import BlockingPortal
 from avmfs_config import find_paths
+from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from avmfs.errors import AvmError, Interrupted, Invalid
@@ -271,6 +272,50 @@ def test_who_waits_for_changes_ends_with_the_key(world: World) -> None:
         watching.close()
         keyed.close()
         alice.close()
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_of_a_client_that_is_gone_nothing_is_kept(world: World, mode: str) -> None:
+    alice = Session(find_paths(world.environ), "alice", world.environ)
+    alice.call("write", {"path": "/shared/heard.md", "data": b"x"})
+    server = MemoryServer(alice, "0")
+    watching = server._watching
+
+    async def scenario() -> None:
+        async with Client(server, mode=mode) as stays:
+            await stays.list_resources()
+            before = len(watching._lists)
+            for _ in range(5):
+                async with Client(server, mode=mode) as goes:
+                    await goes.list_resources()
+                    if mode == "legacy":
+                        await goes.subscribe_resource("avm://memory/shared/heard.md")
+                        assert len(watching._lists) == before + 1 and watching._subscribed
+            assert len(watching._lists) == before and watching._subscribed == {}
+        assert watching._lists == {}
+
+    try:
+        anyio.run(scenario)
+    finally:
+        server.close()
+
+
+def test_how_much_mail_waits_is_told_where_the_server_is_of_one_session(world: World, portal: BlockingPortal) -> None:
+    """Over HTTP it would be what waited when the server began, to each session that comes."""
+    alice, gita = (Session(find_paths(world.environ), name, world.environ) for name in ("alice", "gita"))
+    try:
+        gita.call("write", {"path": "/private/here.md", "data": b"so that there is a gita"})
+        alice.call("tell", {"recipient": "gita", "body": "are you there?"})
+        with stdio(portal, world.environ, "gita") as peer:
+            assert "1 message had come that you have not read" in str(peer.client.instructions)
+        with http_server(world.environ, "gita") as url:
+            gita.call("inbox", {"mark_read": True})
+            with http(portal, url, mode="legacy") as old, http(portal, url) as new:
+                said = [str(peer.client.instructions) for peer in (old, new)]
+        assert not any("have not read" in each for each in said), said
+    finally:
+        alice.close()
+        gita.close()
 
 
 # --- what it survives

@@ -347,6 +347,36 @@ def test_what_was_cut_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
     assert "a long mail" not in bob.text("avm_read", path=inbox)
 
 
+def test_what_comes_between_the_pieces_of_a_view_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
+    """It stands before what the reader has still to be told."""
+    bob.call("avm_inbox", mark_read=True)
+    for number in range(3):
+        alice.call("avm_tell", recipient="bob", body=f"the {number}th of a long mail")
+    inbox = "/:inbox?unread=1&mark=read"
+    first = bob.said("avm_read", path=inbox, limit=40)
+    assert first["more"] and "urgent" not in first["content"]
+    alice.call("avm_tell", recipient="bob", body="come at once", priority="urgent")
+    rest = bob.said("avm_read", path=inbox, offset=first["next_offset"])["content"]
+    assert all(f"the {number}th" in first["content"] + rest for number in range(3)), first["content"] + rest
+    assert [each["body"] for each in bob.said("avm_inbox", unread_only=True)["messages"]] == ["come at once"]
+    bob.said("avm_read", path=inbox, offset=10)
+    assert bob.said("avm_inbox", unread_only=True, mark_read=True)["messages"], "its beginning was not read"
+
+    below = "/shared/pieces"
+    for name in ("l", "m", "n"):
+        alice.call("avm_write", path=f"{below}/{name}.md", content=name * 3)
+    for path, change in (
+        (f"{below}/:delta", {"path": f"{below}/early.md", "content": "new"}),
+        (f"{below}/m.md:delta", {"path": f"{below}/m.md", "content": "new and longer"}),
+    ):
+        told = bob.said("avm_read", path=path + "?peek=1")["content"]
+        first = bob.said("avm_read", path=path, limit=1)
+        alice.call("avm_write", **change)
+        rest = bob.said("avm_read", path=path, offset=1)
+        assert (first["content"] + rest["content"], rest["more"]) == (told, False)
+        assert ("early.md" if path == f"{below}/:delta" else "+new and longer") in bob.text("avm_read", path=path)
+
+
 def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: Peer) -> None:
     import os
 
@@ -392,7 +422,7 @@ def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: st
 
 def test_a_link_leads_to_the_file_that_is_named_whatever_others_are_called(alice: Peer, ground: str) -> None:
     for name in ("plan", "plan cousin", "from"):
-        alice.call("avm_write", path=f"{ground}/{name}", content=name)
+        alice.call("avm_write", path=f"{ground}/{name}", content=name * 3)
     link = {"direction": "out", "path": f"/memory{ground}/plan", "type": "cousin"}
     one = {"path": f"{ground}/from", "target": f"{ground}/plan", "type": "cousin"}
     assert alice.said("avm_link", **one)["links"] == [link]
@@ -423,6 +453,15 @@ def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> No
     alice.call("avm_write", path="/shared/later.md", content="x")
     (change,) = bob.said("avm_recent", since=str(seq))["changes"]
     assert (change["path"], change["status"], change["author"]) == ("/memory/shared/later.md", "added", "alice")
+
+
+def test_what_is_cut_says_so(alice: Peer) -> None:
+    for number in range(3):
+        alice.call("avm_write", path=f"/shared/cut/{number}.md", content=f"the numbat eats termites, {number}")
+    for tool, arguments in (("avm_recent", {"under": "/shared/cut"}), ("avm_browse", {"target": "numbat termites"})):
+        assert " more" in alice.text(tool, **arguments, limit=2) and alice.said(tool, **arguments, limit=2)["more"]
+        assert " more" not in alice.text(tool, **arguments, limit=3)
+        assert not alice.said(tool, **arguments, limit=3)["more"]
 
 
 def test_a_write_over_another_version_than_was_read_is_refused(alice: Peer, bob: Peer) -> None:

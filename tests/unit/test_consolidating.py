@@ -440,6 +440,12 @@ def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: Wor
     world.clock.pass_(24 * 60)
     round_(every=86_400.0)
     assert heard[1:] == [{"notes": 1, "agents": 1, "error": ""}]
+    keeper = Consolidation(wanted(world, every=86_400.0), heard.append, lambda: now[0])
+    keeper.step()
+    now[0] -= 30 * 86_400
+    world.clock.pass_(24 * 60)
+    keeper.step()  # whatever a clock says that is set back meanwhile
+    assert keeper.work.wait(300) and len(heard) == 3
     for agent in ("alice", "bob"):
         assert len(call(world.agent(agent), "unconsolidate")["back"]) == 1
         assert len(plan(world.agent(agent))) == 1

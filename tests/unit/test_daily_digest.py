@@ -116,8 +116,9 @@ def test_the_hour_is_that_of_the_place_in_summer_and_in_winter(world: World, her
 
 
 @pytest.mark.logs("digest of alice")
+@pytest.mark.parametrize("minutes", [11, -HOUR])  # also where the clock is set back
 def test_what_fails_for_one_agent_is_tried_again_and_keeps_no_other_one_waiting(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, minutes: int
 ) -> None:
     daily = keeper(world)
     stepped(daily)
@@ -137,7 +138,7 @@ def test_what_fails_for_one_agent_is_tried_again_and_keeps_no_other_one_waiting(
     monkeypatch.undo()
     stepped(daily)
     assert digests(world, "alice") == [], "not before ten minutes"
-    world.clock.pass_(11)
+    world.clock.pass_(minutes)
     stepped(daily)
     assert len(digests(world, "alice")) == len(digests(world, "bob")) == 1
     assert "digest of alice: not now" in caplog.text

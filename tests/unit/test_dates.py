@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 
 import pytest
 from hypothesis import given
@@ -143,6 +143,23 @@ def test_questions_for_a_time_and_texts_that_tell_one() -> None:
 )
 def test_who_speaks(text: str, speaker: tuple[str, ...]) -> None:
     assert speech.heading(text).speaker == speaker
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "flag"),
+    [
+        ("[2026-03-07T23:30:00-08:00] Ann: deployed", "2026-03-08T07:30", 0),
+        ("2026-03-08 13:00:00.250+0530 Ann: deployed", "2026-03-08T07:30", 0),
+        ("2026-03-08T07:30Z Ann: deployed", "2026-03-08T07:30", 0),
+        ("[2026-03-08 07:30] Ann: deployed", "2026-03-08T07:30", speech.LOCAL),
+        ("2026-03-08 07:30-11:30 Ann: deployed", "2026-03-08T07:30", speech.LOCAL),  # from and to
+        ("2026-03-08 07:30:00-09:00:00 Ann: deployed", "2026-03-08T07:30", speech.LOCAL),
+    ],
+)
+def test_when_it_is_said(text: str, at: str, flag: int) -> None:
+    found = speech.heading(text)
+    assert (found.at, found.flag) == (int(datetime.fromisoformat(at + "Z").timestamp()) * 10**9, flag)
+    assert found.speaker == (() if "07:30-" in text or ":00-09" in text else ("ann",))
 
 
 def test_topics_are_hashtags_names_and_titles() -> None:

@@ -166,6 +166,32 @@ def test_what_was_fetched_is_shown_over_a_failure_until_it_is_too_old(desk: Desk
     assert known is not None and known.error == "OSError: the wire is cut" and known.fetched is not None
 
 
+def test_a_clock_that_is_set_back_keeps_no_reader_from_the_source(desk: Desk, counted: type[Counted]) -> None:
+    """Until it was to be asked again may be days from now by then."""
+    once = LiveTree(
+        desk.store, (desk.provider,), Fetcher(desk.store, (desk.provider,), desk.now, {}, ()), desk.now, lasting=False
+    )
+    desk.live.appear(ALICE, WHERE)
+    once.bring((b"live",), True)
+    desk.later_s = -86_400
+    once.bring((b"live",), True)
+    with desk.store.reading(ALICE) as reader:
+        known = reader.live(b"/live")
+    assert known is not None and known.until <= desk.now() + 3600 * 10**9
+    for _ in range(2):
+        desk.live.refresh(WHERE)
+    assert counted.asked == 2 and desk.kept() == b"2\n"
+
+    desk.later_s, counted.fails = -2 * 86_400, True
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="the wire is cut"):  # how old it is nobody knows
+            desk.live.refresh(WHERE)
+    assert counted.asked == 3
+    desk.later_s, counted.fails = -3 * 86_400, False
+    desk.live.refresh(WHERE)
+    assert counted.asked == 4 and desk.kept() == b"4\n"
+
+
 def test_names_that_readers_make_up_do_not_fill_the_disk(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, counted: type[Counted]
 ) -> None:

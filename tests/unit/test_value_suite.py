@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -135,6 +135,10 @@ def test_the_scripts_of_the_documents_run_by_their_names(script: str) -> None:
 # ---- endpoints ----
 
 
+CUT: Final = object()
+"""A body that ends in its middle."""
+
+
 @dataclass
 class Stub:
     """An endpoint that answers each request with the next of its replies, (status, body)."""
@@ -163,6 +167,12 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
                 found.going_on.wait(120)
                 return
             status, reply = found.replies.pop(0)
+            if reply is CUT:
+                self.send_response(status)
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"64\r\n{")
+                return
             data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
@@ -194,6 +204,15 @@ def test_a_rate_limit_and_a_broken_reply_are_tried_again(stub: Stub) -> None:
     last = stub.asked[-1]
     assert len(stub.asked) == 4 and last["path"] == "/v1/chat/completions"
     assert last["headers"]["authorization"] == "Bearer secret" and "shown" in last["body"]["messages"][1]["content"]
+
+
+def test_an_endpoint_that_hangs_up_in_the_middle_of_a_body_is_asked_again_and_ends_no_run(stub: Stub) -> None:
+    endpoint = Endpoint("openai", stub.url, "m", "secret")
+    stub.replies = [(200, CUT), (503, CUT), (200, openai("order_ref"))]
+    assert endpoint.ask("shown", "which?").text == "order_ref" and len(stub.asked) == 3
+    stub.replies = [(200, CUT)] * models.ATTEMPTS
+    with pytest.raises(ModelError, match="IncompleteRead"):
+        endpoint.ask("shown", "which?")
 
 
 def test_what_is_refused_is_an_error_at_once_and_never_shows_the_key(stub: Stub) -> None:

@@ -726,9 +726,10 @@ export interface Methods {
   questions(given?: QuestionsArguments): Promise<Json>;
   /**
    * A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-   * most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read. Without
-   * ``banner`` no view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if
-   * that is to be marked; views do so by themselves.
+   * most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read, and only
+   * where all are of one rendering: one of up to 8 MiB is kept for this connection. Without ``banner`` no view has
+   * urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if that is to be marked;
+   * views do so by themselves.
    */
   read(given: ReadArguments): Promise<Json>;
   /**
