@@ -30,7 +30,8 @@ from avmfs.store.files.store_lock import StoreLock
 from avmfs.text.escapes import escaped
 
 START_S = 90.0
-_DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
+# -P: nothing is imported from the working directory, whose files may be anybody's.
+_DAEMON = [sys.executable, "-P", "-m", "avmfs_daemon", "start"]
 
 
 @subcommand("mount", "Mount the memory of one agent, without a daemon.")

@@ -778,6 +778,31 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
     assert alone.out("read", "/shared/new.md") == "from the command"
 
 
+@pytest.mark.parametrize("program", ["mount", "start"])
+def test_no_program_of_the_daemon_is_imported_from_the_working_directory(
+    alone: Shell, tmp_path: Path, program: str
+) -> None:
+    """Its files may be anybody's: those of a project that was cloned, or of /tmp."""
+    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    (root / "config/mounts.yaml").write_text(f"mounts:\n  - {{mountpoint: {root}/here, agent_id: alice}}\n")
+    for name in ("click", "msgpack", "multiprocessing"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r} + '\\n')\n")
+    command = {
+        "mount": ["from avmfs.cli.main import main", "mount", "alice", str(root / "here"), "--background"],
+        "start": ["from avmfs_daemon.main import cli as main", "start"],
+    }[program]
+    # As the installed programs are started: not from the working directory either, and without -P.
+    begun = [sys.executable, "-c", f"import sys; sys.path.remove(''); {command[0]}; main()", *command[1:]]
+    process = subprocess.Popen(begun, env=alone.environ, cwd=tmp_path, stderr=subprocess.PIPE)
+    try:
+        until(lambda: mounted(root / "here") or process.poll(), 200)
+        assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+        assert mounted(root / "here") and (root / "here/memory").is_dir()
+    finally:
+        subprocess.run([sys.executable, "-P", "-m", "avmfs_daemon", "stop"], env=alone.environ, timeout=LIMIT_S)
+        process.communicate(timeout=300)
+
+
 def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:
     root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
     where = root / "back"

@@ -146,4 +146,4 @@ def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program
 
 def test_the_program_names_itself_so_that_it_is_found_from_anywhere(tmp_path: Path, program: list[str]) -> None:
     assert service.own_command(program[0]) == program
-    assert service.own_command("/somewhere/__main__.py")[1:] == ["-m", "avmfs_daemon"]
+    assert service.own_command("/somewhere/__main__.py")[1:] == ["-P", "-m", "avmfs_daemon"]

@@ -157,7 +157,7 @@ def own_command(argv0: str) -> list[str]:
     program = os.path.abspath(argv0)
     if os.path.basename(program) == "avm-daemon" and os.access(program, os.X_OK):
         return [program]
-    return [sys.executable, "-m", "avmfs_daemon"]
+    return [sys.executable, "-P", "-m", "avmfs_daemon"]
 
 
 def _system_path(environ: Mapping[str, str]) -> str:
