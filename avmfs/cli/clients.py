@@ -91,26 +91,47 @@ def hooks(client: str, wanted: Wanted, text: str, remove: bool) -> str:
     """Our entries in the lists of hooks; those of others stay in their order."""
     text = text or ('{\n  "version": 1\n}\n' if client == "cursor" else "{}\n")
     for native, event in NATIVE[client].items():
-        text = _without_ours(text, native)
-        if remove or (event == END and not wanted.sessions):
+        found = _ours(text, native)
+        kept = 0 if remove or (event == END and not wanted.sessions) else 1
+        for path in reversed(found[kept:]):
+            text = _without(text, path)
+        if not kept:
             continue
         command = f"{shlex.quote(wanted.avm)}{_MARK}{client} -a {wanted.agent} {event}"
         limit = 5000 if client == "gemini" else 5  # Gemini CLI counts milliseconds, the others seconds
         made: dict[str, Any] = {"type": "command", "command": command, "timeout": limit}
+        if found:
+            text = jsonc.put(text, found[0], made)
+            continue
         below = jsonc.parse(text).value.get("hooks", {})
         count = len(below.get(native, [])) if isinstance(below, dict) else 0
         text = jsonc.put(text, ["hooks", native, count], made if client == "cursor" else {"hooks": [made]})
     return "" if remove and client == "cursor" and jsonc.parse(text).value == {"version": 1} else text
 
 
-def _without_ours(text: str, native: str) -> str:
-    groups = jsonc.parse(text).value
+def _ours(text: str, native: str) -> list[list[jsonc.Step]]:
+    """Where our hooks of an event are, in order: in its list, or in a group of that, beside hooks of others."""
+    listed = jsonc.parse(text).value
     for step in ("hooks", native):
-        groups = groups.get(step) if isinstance(groups, dict) else None
-    for at in reversed(range(len(groups) if isinstance(groups, list) else 0)):
-        if _MARK in str(groups[at]):
-            text = jsonc.drop(text, ["hooks", native, at])
-    return text
+        listed = listed.get(step) if isinstance(listed, dict) else None
+    found: list[tuple[list[jsonc.Step], Any]] = []
+    for at, each in enumerate(listed if isinstance(listed, list) else []):
+        path: list[jsonc.Step] = ["hooks", native, at]
+        group = each.get("hooks") if isinstance(each, dict) else None
+        found += (
+            [([*path, "hooks", place], hook) for place, hook in enumerate(group)]
+            if isinstance(group, list)
+            else [(path, each)]
+        )
+    return [path for path, hook in found if isinstance(hook, dict) and _MARK in str(hook.get("command"))]
+
+
+def _without(text: str, path: list[jsonc.Step]) -> str:
+    """Without that hook. A group goes with its last one, whatever else it says."""
+    listed = jsonc.parse(text)
+    for step in path[:-1]:
+        listed = listed.items[step]
+    return jsonc.drop(text, path[:3] if len(listed.items) == 1 else path)
 
 
 def table(wanted: Wanted, text: str, remove: bool) -> str:

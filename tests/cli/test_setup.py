@@ -90,6 +90,43 @@ def test_what_others_have_in_a_file_stays_as_it_is(home: Shell, client: str, fil
     assert "// mine, and it stays" in after and "/* as it is */" in after
 
 
+@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "cursor"])
+def test_hooks_that_stand_beside_ours_stay_where_they_are(home: Shell, client: str) -> None:
+    name = {"claude": "settings", "gemini": "settings"}.get(client, "hooks")
+    place = Path(home.environ["HOME"], f".{client}/{name}.json")
+    home.run("setup", client)
+    event = "sessionStart" if client == "cursor" else "SessionStart"
+    mine = {"type": "command", "command": "mine.sh"}
+    value = json.loads(place.read_text())
+    (ours,) = value["hooks"][event]
+    more = [{"hooks": [mine]}, mine]  # a group, and what is none of any client's forms
+    if client == "cursor":
+        value["hooks"][event] = [ours, mine]
+    else:
+        value["hooks"][event] = [{"matcher": "startup", "hooks": [*ours["hooks"], mine]}, *more]
+    place.write_text(json.dumps(value))
+    assert json.loads(home.out("setup", client, "--json"))["changed"] == []
+    home.run("setup", client, "--agent", "other")
+    other = json.loads(json.dumps(value["hooks"]).replace(f"-a {client} ", "-a other "))
+    assert json.loads(place.read_text())["hooks"] == other
+    home.run("setup", client, "--remove")
+    left = json.loads(place.read_text())["hooks"]
+    assert left == {event: [mine] if client == "cursor" else [{"matcher": "startup", "hooks": [mine]}, *more]}
+
+
+def test_a_group_goes_with_the_last_of_its_hooks(home: Shell) -> None:
+    place = Path(home.environ["HOME"], ".claude/settings.json")
+    home.run("setup", "claude")
+    value = json.loads(place.read_text())
+    (group,) = value["hooks"]["SessionStart"]
+    value["hooks"]["SessionStart"] = [{"matcher": "startup", **group, "hooks": group["hooks"] * 2}]
+    place.write_text(json.dumps(value))
+    home.run("setup", "claude")
+    assert json.loads(place.read_text())["hooks"]["SessionStart"] == [{"matcher": "startup", **group}]
+    home.run("setup", "claude", "--remove")
+    assert not place.exists()
+
+
 def test_a_file_keeps_its_line_ends(home: Shell) -> None:
     root = Path(home.environ["HOME"])
     theirs = {
