@@ -38,6 +38,12 @@ def locations() -> Paths:
     return located(os.environ, _given().db, _given().config)
 
 
+def elsewhere(at: str | None, ca: str | None) -> dict[str, str]:
+    """The environment, with what --at and --ca say laid over it."""
+    named = {"AVM_AT": at, "AVM_CA": ca}
+    return {**os.environ, **{name: value for name, value in named.items() if value is not None}}
+
+
 @contextlib.contextmanager
 def door(*, embeddings: bool = False) -> Iterator[Door]:
     """A door as the agent (or operator) of the global options. Unread urgent mail goes to stderr at the end.
@@ -48,8 +54,7 @@ def door(*, embeddings: bool = False) -> Iterator[Door]:
     where = locations()
     nameless = given.agent is None and given.operator and not os.environ.get("AVM_AGENT")
     agent = who_asks("operator" if nameless else given.agent, os.environ)
-    elsewhere = {"AVM_AT": given.at, "AVM_CA": given.ca}
-    environ = {**os.environ, **{name: value for name, value in elsewhere.items() if value is not None}}
+    environ = elsewhere(given.at, given.ca)
     before = _damage()
     opened = open_door(where, agent, environ=environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
