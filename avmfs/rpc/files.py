@@ -36,10 +36,11 @@ TOLD = 1000  # paths that a dry run names
 def read(
     memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True, whole: bool = True
 ) -> dict[str, Any]:
-    """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-    most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read. Without
-    ``banner`` no view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if
-    that is to be marked; views do so by themselves."""
+    """A file or view from ``offset``. {"data", "more", "untrusted", "etag"}: a real file comes in pieces of ``limit``
+    bytes (at most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as
+    read. Without ``banner`` no view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file
+    came from, if that is to be marked; views do so by themselves. ``etag``: pieces of a file that have the same one are
+    of the same bytes; null of a view."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:
@@ -60,23 +61,28 @@ def read(
                 data += piece
                 if len(data) > VIEW_MOST:
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
-            return {"data": bytes(data), "more": False, "untrusted": ""}
+            return {"data": bytes(data), "more": False, "untrusted": "", "etag": None}
+        if isinstance(found, Real | Then) and not handle.direct:
+            return _part(memory, found, offset, limit)
         part = handle.read(offset, limit)
-        # Reading past its end marks a view as read; what a file gets behind a shorter piece comes after this answer.
-        more = (handle.direct or len(part) == limit) and bool(handle.read(offset + len(part), 1))
-        return {"data": part, "more": more, "untrusted": "" if handle.direct else _untrusted(memory, found)}
+        more = bool(handle.read(offset + len(part), 1))  # reading past its end marks a view as read
+        return {"data": part, "more": more, "untrusted": "", "etag": None}
     finally:
         handle.release()
 
 
-def _untrusted(memory: Memory, found: address.Address) -> str:
-    if isinstance(found, Then):
-        with memory.at(found.moment).reading() as then:
-            return then.visible.untrusted(then.node(found.node).scope)
-    if not isinstance(found, Real):
-        return ""
-    with memory.reading() as reader:
-        return reader.visible.untrusted(found.node.scope)
+def _part(memory: Memory, found: Real | Then, offset: int, limit: int) -> dict[str, Any]:
+    """A piece of a file, and what is told of it, as they are at one moment."""
+    then, number = (memory.at(found.moment), found.node) if isinstance(found, Then) else (memory, found.node.id)
+    with then.reading() as reader:
+        node = reader.node(number)
+        data = reader.read(number, offset, limit)
+        return {
+            "data": data,
+            "more": offset + len(data) < node.size,
+            "untrusted": reader.visible.untrusted(node.scope),
+            "etag": f"{node.id:x}.{node.ctime:x}.{node.size:x}",  # whatever changes its bytes sets its ctime
+        }
 
 
 @method
