@@ -53,7 +53,11 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         raise Invalid(str(e)) from None
     holder = StoreLock(where.database).holder()
     if holder is not None and not holder.get("automatic"):  # that one gives way
-        raise Busy(f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint}", str(where.database))
+        raise Busy(
+            f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint} (where that is an avm mount:"
+            " end it, and then avm-daemon start)",
+            str(where.database),
+        )
     target = Path(os.path.abspath(mountpoint))
     entry = {
         "mountpoint": str(target),

@@ -803,6 +803,29 @@ def test_no_program_of_the_daemon_is_imported_from_the_working_directory(
         process.communicate(timeout=300)
 
 
+def test_what_is_advised_where_one_agent_is_mounted_already_leads_to_a_second_mount(alone: Shell) -> None:
+    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    here, there = root / "here", root / "there"
+
+    def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "avmfs_daemon", *arguments]
+        return subprocess.run(command, env=alone.environ, capture_output=True, text=True, timeout=LIMIT_S)
+
+    alone.run("mount", "alice", str(here), "--background")
+    try:
+        advised = alone.complaint("mount", "bob", str(there), code=75)
+        assert f"avm-daemon add bob {there}" in advised and "avm-daemon start" in advised
+        added = daemon("add", "bob", str(there))
+        assert added.returncode == 1 and str(root / "run/mount.yaml") in added.stderr, added
+        assert "avm-daemon start" in added.stderr and not mounted(there)
+        assert daemon("stop").returncode == 0 and daemon("start", "--daemon").returncode == 0
+        assert mounted(there) and not mounted(here)
+        again = daemon("add", "carol", str(root / "third"))
+        assert (again.returncode, again.stderr) == (0, "") and mounted(root / "third")
+    finally:
+        daemon("stop")
+
+
 def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:
     root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
     where = root / "back"
