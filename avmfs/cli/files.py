@@ -162,6 +162,8 @@ def trash_(action: str, paths: tuple[str, ...], to: str | None, older_than: floa
     it. empty [PATH]: what was below PATH, or all, is gone for good."""
     if action != "restore" and to is not None:
         raise click.UsageError("--to is for restore")
+    if action != "empty" and older_than:
+        raise click.UsageError("--older-than is for empty")
     with door() as memory:
         if action == "ls":
             if paths:

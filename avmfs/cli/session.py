@@ -116,6 +116,8 @@ def show(value: Any, text: str, *, prose: bool = True) -> None:
 
 def content_of(argument: str | None, option: str | None) -> bytes:
     """What to write: an option, an argument, or stdin ("-" or nothing)."""
+    if argument is not None and option is not None:
+        raise click.UsageError("TEXT and --content: one of them")
     given = option if option is not None else argument
     if given is None or given == "-":
         return sys.stdin.buffer.read()

@@ -50,10 +50,13 @@ def inbox_(
     ctx: click.Context, unread: bool, wait: float, jsonl: bool, delete: tuple[int, ...], delete_read: bool, **asked: Any
 ) -> None:
     """Your messages: unread first, urgent first. With --wait, exit code 1 when none has come."""
+    removes = bool(delete) + delete_read
+    if removes > 1:
+        raise click.UsageError("--delete and --delete-read: one of them")
+    if removes and (unread or wait or jsonl or asked["mark_read"] or asked["thread"]):
+        raise click.UsageError("--delete and --delete-read show nothing: leave the other options out")
     with door() as memory:
-        if delete or delete_read:
-            if delete and delete_read:
-                raise click.UsageError("--delete and --delete-read: one of them")
+        if removes:
             gone = memory.call("delete_mail", messages=[*delete] or None)
             show(gone, f"removed {gone['count']}\n")
             return
@@ -145,6 +148,8 @@ def claim_(ctx: click.Context, memory: Door, path: str | None, next_: bool, leas
     renew the lease; it ends with the file, too.
     """
     if path is None:
+        if next_:
+            raise click.UsageError("--next: of which directory? name its PATH")
         found = memory.call("claims")
         lines = [f"{each['agent']}  {minute(each['until'])}  {escaped(each['path'])}\n" for each in found["claims"]]
         show(found, "".join(lines) or "(nothing is claimed)\n")

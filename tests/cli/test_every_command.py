@@ -91,8 +91,13 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"write --new {A} x", 1, "--new"),
         Bad(f"write --if-version 7 {A} x", 1, "not 7"),
         Bad("write /nowhere.md x", 1, "avm:"),
+        Bad("write /shared/e/w.md text --content other", 2, "one of them"),
     ],
-    "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],
+    "append": [
+        Good("append /shared/e/w.md more", "w.md v", "path version"),
+        Bad("append /shared/e x", 1, "directory"),
+        Bad("append /shared/e/w.md more --content other", 2, "one of them"),
+    ],
     "ls": [
         Good("ls /shared/e", "a.md", "kind mode mtime name path size"),
         Good("ls -l /shared/e", "rw"),
@@ -115,6 +120,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("trash restore", 2, "PATH"),
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
+        Bad("trash ls --older-than 3", 2, "--older-than"),
     ],
     "purge": [
         Good("purge /shared/e/a.md -n", "there", "agreed bytes count files purged refused snapshots"),
@@ -169,7 +175,15 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("tell nobody-at-all x", 1, "avm ls /tell"),
         Bad("tell @all x -p high", 2, "priority"),
     ],
-    "inbox": [Good("inbox", "", None), Bad("inbox extra", 2, "unexpected")],
+    "inbox": [
+        Good("inbox", "", None),
+        Bad("inbox extra", 2, "unexpected"),
+        *(
+            Bad(f"inbox --delete 1 {more}", 2, "show nothing")
+            for more in ("-m", "--wait 30", "--unread", "--jsonl", "--thread 1")
+        ),
+        Bad("inbox --delete-read -m", 2, "show nothing"),
+    ],
     "stats": [
         Good("stats /shared/e", "files", "bytes directories files links symlinks tags versions waiting"),
         Good("stats --plot", "in 30 days", "days hours more"),
@@ -426,6 +440,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"claim {A} --lease never", 2, "never"),
         Bad("claim /shared/e/none", 1, "No such"),
         Bad(f"claim --next {A}", 1, "directory"),
+        Bad("claim --next", 2, "PATH"),
     ],
     "release": [
         Good(f"release {A}", A.rpartition("/")[2], "path released"),
@@ -445,6 +460,9 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("backup /dev/null/x", 1, "/dev/null"),
         Bad("backup restore /none --to /none/new", 1, "no backup"),
         Bad("backup restore", 2, "|restore] FOLDER"),
+        Bad(f"backup {SAMPLES}/kept --at yesterday", 2, "--at is for restore"),
+        Bad(f"backup make {SAMPLES}/kept --to /none", 2, "--to is for restore"),
+        Bad(f"backup list {SAMPLES}/kept --keep 3", 2, "--keep is for make"),
         Bad("backup list /none", 1, "/none: no such folder"),
         Bad("backup check /none", 1, "/none: no such folder"),
         Bad("backup check /tmp", 1, "no backup"),
