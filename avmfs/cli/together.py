@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from avmfs.cli.main import CommandGroup, subcommand
-from avmfs.cli.session import content_of, door, show
+from avmfs.cli.session import content_of, door, show, to_each
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door, await_mail
 from avmfs.text.escapes import escaped
@@ -194,8 +194,11 @@ def quarantine_(memory: Door, action: str, paths: tuple[str, ...], limit: int) -
     if not paths:
         raise click.UsageError(f"{action} what? name paths or handles")
     method, verb = ("let_out", "released") if action == "release" else ("reject", "rejected")
-    done = [memory.call(method, path=f"/{each}" if each.startswith("@") else each)["path"] for each in paths]
-    show({"action": verb, "paths": done}, "".join(f"{verb} {escaped(each)}\n" for each in done))
+    to_each(
+        paths,
+        lambda each: str(memory.call(method, path=f"/{each}" if each.startswith("@") else each)["path"]),
+        lambda done: show({"action": verb, "paths": done}, "".join(f"{verb} {escaped(each)}\n" for each in done)),
+    )
 
 
 @subcommand("agents", "Every agent, with what it may do.")
