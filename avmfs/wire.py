@@ -15,9 +15,12 @@ from typing import Any
 
 import msgpack
 
+from avmfs.errors import Busy
+
 PROTOCOL = 1  # in every greeting; a peer of another version is refused
 LIMIT = 64 * 1024 * 1024
 ITEMS = 200_000  # in all lists and maps of what a stranger sends: an empty map is a byte there, and 64 here
+BEGINS = 4  # times that what comes in pieces, and changes meanwhile, is read from its beginning
 PIECE = 64 * 1024  # received at once: more would be mapped and unmapped anew each time
 _LENGTH = struct.Struct(">I")
 _TIMEVAL = struct.Struct("@ll")
@@ -165,10 +168,13 @@ def _exactly(sock: socket.socket, length: int) -> bytes:
 
 
 def pieces(ask: Callable[[int], Any]) -> bytes:
-    """All bytes of what comes piece by piece: ``ask``, given an offset, answers {"data", "more"}."""
-    data, more = bytearray(), True
-    while more:
-        piece = ask(len(data))
-        data += piece["data"]
-        more = piece["more"]
-    return bytes(data)
+    """All bytes of what comes piece by piece: ``ask``, given an offset, answers {"data", "more"} and, where it may be
+    another one by the next piece, "etag". Begins again when it is. Raises Busy when it is so each time."""
+    for _ in range(BEGINS):
+        piece = ask(0)
+        etag, data = piece.get("etag"), bytearray(piece["data"])
+        while piece["more"] and (piece := ask(len(data))).get("etag") == etag:
+            data += piece["data"]
+        if piece.get("etag") == etag:
+            return bytes(data)
+    raise Busy("it changes while it is read, each time")

@@ -28,6 +28,8 @@ START_S: Final = 30.0  # for a daemon to serve, and for one that another process
 AGAIN_S: Final = 60.0  # after it could not be started
 BEGUN_S: Final = 20.0  # for one that has been begun to serve
 _OFF: Final = frozenset({"0", "false", "no", "off"})
+# Of whoever asks, not of the daemon: who that is, its secret, and another machine's daemon that it talks to.
+ASKERS: Final = frozenset({"AVM_AGENT", "AVM_API_KEY", "AVM_AT", "AVM_CA"})
 
 
 def wanted(where: Paths, environ: Mapping[str, str]) -> bool:
@@ -75,9 +77,7 @@ def daemons_environ(where: Paths, environ: Mapping[str, str]) -> dict[str, str]:
     names = {"CONFIG_DIR": "config_dir", "DATA_DIR": "data_dir", "RUNTIME_DIR": "runtime_dir"}
     names |= {"MOUNTS": "mounts_file", "CONFIG": "config_file", "DB": "database"}
     inherited = {**os.environ, **environ, **{f"AVM_{key}": str(getattr(where, each)) for key, each in names.items()}}
-    for own in ("AVM_AGENT", "AVM_API_KEY"):  # of whoever asks first, not of the daemon
-        inherited.pop(own, None)
-    return inherited
+    return {name: value for name, value in inherited.items() if name not in ASKERS}
 
 
 def _run(where: Paths, environ: Mapping[str, str]) -> str:

@@ -74,10 +74,8 @@ def open_door(
     store itself. With AVM_API_KEY in the environment it speaks for the key's agent (``agent`` None, or the same name),
     within the key's limits. ``route``: "cli", "mcp", "http" or "python", as the audit shall name it. With AVM_AT in the
     environment it is the door of the daemon whose HTTP service that is, on whatever machine."""
-    if url := environ.get("AVM_AT", ""):
-        from avmfs.rpc.over_http import HttpDoor
-
-        return HttpDoor(url, agent, environ.get("AVM_API_KEY", ""), operator=operator, ca=environ.get("AVM_CA", ""))
+    if environ.get("AVM_AT"):
+        return _elsewhere(agent, environ, operator=operator)
     asks: dict[str, Any] = {"operator": operator, "key": environ.get("AVM_API_KEY", ""), "route": route}
     if (served := _served(where, agent, environ, autostart, asks)) is not None:
         return served
@@ -97,6 +95,13 @@ def open_door(
     return open_door(
         where, agent, environ=environ, operator=operator, embeddings=embeddings, route=route, autostart=False
     )
+
+
+def _elsewhere(agent: str | None, environ: Mapping[str, str], **how: Any) -> Door:
+    """The door at AVM_AT."""
+    from avmfs.rpc.over_http import HttpDoor
+
+    return HttpDoor(environ["AVM_AT"], agent, environ.get("AVM_API_KEY", ""), ca=environ.get("AVM_CA", ""), **how)
 
 
 def _served(
@@ -134,9 +139,11 @@ def _served(
     return None
 
 
-def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> RemoteDoor | None:
-    """The door of a daemon that serves, for whoever has only so long for each answer; None where none does. Raises
-    Busy, and what the daemon refuses."""
+def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> Door | None:
+    """The door of a daemon that serves, for whoever has only so long for each answer; None where none does, and never
+    with AVM_AT. Raises Busy, and what the daemon refuses."""
+    if environ.get("AVM_AT"):
+        return _elsewhere(agent, environ, timeout_s=within_s)
     holder = StoreLock(where.database).holder()
     if holder is None:
         return None

@@ -82,67 +82,128 @@ class Wanted:
 # How a file is changed ------------------------------------------------------------------------------------------
 
 
-def entry(path: Sequence[str], value: Any, text: str, remove: bool) -> str:
-    """One value of a JSON file."""
-    return jsonc.drop(text or "{}", path) if remove else jsonc.put(text or "{}\n", path, value)
+def entry(path: Sequence[str], value: dict[str, Any], text: str, remove: bool) -> str:
+    """One object of a JSON file. What others have added to ours stays in it."""
+    text = text or ("{}" if remove else "{}\n")
+    if remove:
+        return jsonc.drop(text, path)
+    there = jsonc.parse(text).value
+    for step in path:
+        there = there.get(step) if isinstance(there, dict) else None
+    if not isinstance(there, dict) or not value.keys() <= there.keys():
+        return jsonc.put(text, path, value)
+    for key, each in value.items():
+        text = jsonc.put(text, [*path, key], each)
+    return text
 
 
 def hooks(client: str, wanted: Wanted, text: str, remove: bool) -> str:
     """Our entries in the lists of hooks; those of others stay in their order."""
     text = text or ('{\n  "version": 1\n}\n' if client == "cursor" else "{}\n")
     for native, event in NATIVE[client].items():
-        text = _without_ours(text, native)
-        if remove or (event == END and not wanted.sessions):
+        found = _ours(text, native)
+        kept = 0 if remove or (event == END and not wanted.sessions) else 1
+        for path in reversed(found[kept:]):
+            text = _without(text, path)
+        if not kept:
             continue
         command = f"{shlex.quote(wanted.avm)}{_MARK}{client} -a {wanted.agent} {event}"
         limit = 5000 if client == "gemini" else 5  # Gemini CLI counts milliseconds, the others seconds
         made: dict[str, Any] = {"type": "command", "command": command, "timeout": limit}
+        if found:
+            text = jsonc.put(text, found[0], made)
+            continue
         below = jsonc.parse(text).value.get("hooks", {})
         count = len(below.get(native, [])) if isinstance(below, dict) else 0
         text = jsonc.put(text, ["hooks", native, count], made if client == "cursor" else {"hooks": [made]})
     return "" if remove and client == "cursor" and jsonc.parse(text).value == {"version": 1} else text
 
 
-def _without_ours(text: str, native: str) -> str:
-    groups = jsonc.parse(text).value
+def _ours(text: str, native: str) -> list[list[jsonc.Step]]:
+    """Where our hooks of an event are, in order: in its list, or in a group of that, beside hooks of others."""
+    listed = jsonc.parse(text).value
     for step in ("hooks", native):
-        groups = groups.get(step) if isinstance(groups, dict) else None
-    for at in reversed(range(len(groups) if isinstance(groups, list) else 0)):
-        if _MARK in str(groups[at]):
-            text = jsonc.drop(text, ["hooks", native, at])
-    return text
+        listed = listed.get(step) if isinstance(listed, dict) else None
+    found: list[tuple[list[jsonc.Step], Any]] = []
+    for at, each in enumerate(listed if isinstance(listed, list) else []):
+        path: list[jsonc.Step] = ["hooks", native, at]
+        group = each.get("hooks") if isinstance(each, dict) else None
+        found += (
+            [([*path, "hooks", place], hook) for place, hook in enumerate(group)]
+            if isinstance(group, list)
+            else [(path, each)]
+        )
+    return [path for path, hook in found if isinstance(hook, dict) and _MARK in str(hook.get("command"))]
+
+
+def _without(text: str, path: list[jsonc.Step]) -> str:
+    """Without that hook. A group goes with its last one, whatever else it says."""
+    listed = jsonc.parse(text)
+    for step in path[:-1]:
+        listed = listed.items[step]
+    return jsonc.drop(text, path[:3] if len(listed.items) == 1 else path)
+
+
+_HEADING: Final = re.compile(rf"^\[mcp_servers\.{NAME}\][^\n]*(?:\n|\Z)", re.MULTILINE)
+_OURS: Final = re.compile(rf"^\[mcp_servers\.{NAME}(?:\.[^\n\]]*)?\][^\n]*(?:\n(?!\[)[^\n]*)*", re.MULTILINE)
+_NEXT: Final = re.compile(r"^\[|\Z", re.MULTILINE)
+_OF_NEXT: Final = re.compile(r"(?:\n[ \t]*(?:#[^\n]*)?)*\Z")  # blank lines and comments stand above what they are about
 
 
 def table(wanted: Wanted, text: str, remove: bool) -> str:
-    """Codex's TOML: one table, found by its heading."""
-    known = _toml(text).get("mcp_servers", {})
-    found = re.search(rf"^\[mcp_servers\.{NAME}\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*", text, re.MULTILINE)
-    if isinstance(known, dict) and NAME in known and found is None:
-        raise ValueError(f"mcp_servers.{NAME} is not written as a table of its own; change it by hand")
-    made = (
-        ""
-        if remove
-        else f'[mcp_servers.{NAME}]\ncommand = {_quoted(wanted.server)}\nargs = ["--user", "{wanted.agent}"]\n'
-    )
+    """Codex's TOML: a table found by its heading, and changed line by line; what others have added to it stays. Raises
+    ValueError where that would not come to what is meant."""
+    before = _toml(text)
+    servers = before.get("mcp_servers", {})
+    mine = servers.get(NAME, {}) if isinstance(servers, dict) else None
+    by_hand = ValueError(f"mcp_servers.{NAME} is not written as a table of its own, a line a key; change it by hand")
+    if not isinstance(mine, dict):
+        raise by_hand
+    values = {} if remove else {"command": wanted.server, "args": ["--user", wanted.agent]}
+    changed = _without_table(text) if remove else _with_table(text, mine, values)
+    others = {name: each for name, each in servers.items() if name != NAME}
+    meant = {**before, "mcp_servers": others if remove else {**others, NAME: {**mine, **values}}}
+    try:
+        done = {"mcp_servers": {}, **_toml(changed)}
+    except ValueError:
+        raise by_hand from None
+    if done != meant:
+        raise by_hand
+    return changed
+
+
+def _with_table(text: str, mine: dict[str, Any], values: dict[str, Any]) -> str:
+    lines = {key: f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()}
+    found = _HEADING.search(text)
     if found is None:
-        gap = "\n" if text.strip() and made else ""
-        changed = text + ("\n" if text and not text.endswith("\n") else "") + gap + made
-    else:
-        rest = text[found.end() :]
-        changed = text[: found.start()] + made + ("\n" if made and rest else "") + rest
-        if remove:
-            changed = text[: found.start()].rstrip("\n") + ("\n\n" if rest and found.start() else "") + rest
-            changed = changed if changed.endswith("\n") or not changed else changed + "\n"
-    _toml(changed)
-    return text if remove and found is None else changed
+        gap = ("\n" if text and not text.endswith("\n") else "") + ("\n" if text.strip() else "")
+        return f"{text}{gap}[mcp_servers.{NAME}]\n{''.join(lines.values())}"
+    for key in reversed(lines):
+        if mine.get(key) == values[key]:
+            continue
+        begin = found.end()
+        stop = next(_NEXT.finditer(text, begin)).start()
+        line = re.compile(rf"^{key}[ \t]*=[^\n]*(?:\n|\Z)", re.MULTILINE).search(text, begin, stop)
+        first, last = line.span() if line else (begin, begin)
+        text = text[:first] + lines[key] + text[last:]
+    return text
+
+
+def _without_table(text: str) -> str:
+    """And without the tables below it, and the blank line that set it apart."""
+    while (found := _OURS.search(text)) is not None:
+        above, below = text[: found.start()], text[found.start() + len(_OF_NEXT.sub("", found[0], count=1)) :]
+        below = below.removeprefix("\n")
+        if above.endswith("\n\n"):
+            above = above[:-1]
+        elif not above:
+            below = below.removeprefix("\n")
+        text = above + below
+    return text
 
 
 def _toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)  # a TOMLDecodeError is a ValueError, and names line and column
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def whole(content: str, text: str, remove: bool) -> str:
@@ -325,11 +386,16 @@ def _status(project: bool) -> None:
         if client == "claude-desktop" and project:
             continue
         for part in parts(client, _wanted(client, None, "project" if project else "user")):
-            text = _text(part.file)
-            there = bool(text) and (part.own or _edited(part, text, True) != text)
-            found.append({"client": client, "what": part.what, "file": str(part.file), "there": there})
+            row: dict[str, Any] = {"client": client, "what": part.what, "file": str(part.file)}
+            try:
+                text = _text(part.file)
+                row["there"] = bool(text) and (part.own or _edited(part, text, True) != text)
+            except OSError as e:  # as all our errors are
+                row |= {"there": None, "reason": e.strerror}
+            found.append(row)
     lines = [
-        f"{'yes' if each['there'] else '-':<4} {each['client']:<15} {each['what']:<11} {escaped(str(each['file']))}\n"
+        f"{'yes' if each['there'] else '-' if 'reason' not in each else '?':<4} {each['client']:<15}"
+        f" {each['what']:<11} {escaped(each['file'])}{': ' + each['reason'] if 'reason' in each else ''}\n"
         for each in found
     ]
     show(found, "".join(lines))

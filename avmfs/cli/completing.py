@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from avmfs.api.connect import located, running, who_asks
+from avmfs.cli.session import elsewhere
 from avmfs.errors import AvmError
 from avmfs.rpc.client import Door
 
@@ -26,7 +27,9 @@ def offered(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionIt
     offered."""
     try:
         who = who_asks(_said(ctx, "agent"), os.environ)
-        door = running(located(os.environ, _said(ctx, "db"), _said(ctx, "config")), who, WITHIN_S, os.environ)
+        root = ctx.find_root().params  # below a command, --at is a moment
+        environ = elsewhere(root.get("at"), root.get("ca"))
+        door = running(located(environ, _said(ctx, "db"), _said(ctx, "config")), who, WITHIN_S, environ)
         if door is None:
             return []
         try:

@@ -21,6 +21,7 @@ from avmfs.cli.session import (
     show,
     show_names,
     then,
+    to_each,
     working,
 )
 from avmfs.localtime import minute
@@ -141,11 +142,13 @@ def rm_(paths: tuple[str, ...], recursive: bool, permanently: bool, dry_run: boo
         if recursive and not yes and asking():
             found = [memory.call("remove", path=path, recursive=True, dry_run=True) for path in wanted]
             confirm(f"remove {sum(each['removed'] for each in found)} files and directories?")
-        count = 0
+        how = {"recursive": recursive, "permanently": permanently}
         with working(f"removing {len(wanted)} paths"):
-            for path in wanted:
-                count += memory.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"]
-        show({"removed": count}, "")
+            to_each(
+                wanted,
+                lambda path: int(memory.call("remove", path=path, **how)["removed"]),
+                lambda gone: show({"removed": sum(gone)}, ""),
+            )
 
 
 @subcommand("trash", "What was removed: list it, bring it back, empty it.")
@@ -162,6 +165,8 @@ def trash_(action: str, paths: tuple[str, ...], to: str | None, older_than: floa
     it. empty [PATH]: what was below PATH, or all, is gone for good."""
     if action != "restore" and to is not None:
         raise click.UsageError("--to is for restore")
+    if action != "empty" and older_than:
+        raise click.UsageError("--older-than is for empty")
     with door() as memory:
         if action == "ls":
             if paths:
@@ -176,16 +181,19 @@ def trash_(action: str, paths: tuple[str, ...], to: str | None, older_than: floa
             if not paths or (to is not None and len(paths) > 1):
                 raise click.UsageError("restore takes a PATH, with --to exactly one")
             more = {} if to is None else {"to": to}
-            back = [memory.call("put_back", path=path, **more)["path"] for path in paths]
-            show({"paths": back}, "".join(f"{escaped(path)}\n" for path in back), prose=False)
+            to_each(
+                paths,
+                lambda path: str(memory.call("put_back", path=path, **more)["path"]),
+                lambda back: show({"paths": back}, "".join(f"{escaped(path)}\n" for path in back), prose=False),
+            )
         else:
             if not yes and asking():
                 confirm("remove for good what is in the trash?")
-            removed = sum(
-                memory.call("empty_trash", older_than_days=older_than, under=path)["removed"]
-                for path in paths or (None,)
+            to_each(
+                paths or (None,),
+                lambda path: int(memory.call("empty_trash", older_than_days=older_than, under=path)["removed"]),
+                lambda gone: show({"removed": sum(gone)}, f"{sum(gone)} removed\n", prose=False),
             )
-            show({"removed": removed}, f"{removed} removed\n", prose=False)
 
 
 @subcommand("archive", "Put notes out of the way, still readable; --back brings them back.")
@@ -197,5 +205,8 @@ def archive_(memory: Door, paths: tuple[str, ...], back: bool) -> None:
     They keep their tags, links, history and handle, and who could read them can. No recall, search or list has them,
     unless it is asked below /archive or with --include archive."""
     method = "put_back" if back else "archive"
-    moved = [[path, memory.call(method, path=path)["path"]] for path in paths]
-    show({"moved": moved}, "".join(f"{escaped(a)} -> {escaped(b)}\n" for a, b in moved), prose=False)
+    to_each(
+        paths,
+        lambda path: (path, str(memory.call(method, path=path)["path"])),
+        lambda moved: show({"moved": moved}, "".join(f"{escaped(a)} -> {escaped(b)}\n" for a, b in moved), prose=False),
+    )

@@ -3,7 +3,7 @@
 Owns what is said at each event, in which form a client takes it, and the note of a session that ends. A client waits
 for this before each prompt: nothing is imported that it can do without, click among that. It must never break or delay
 the client: it waits WITHIN_S (at a session's end END_S; AVM_HOOK_S) for each answer of the daemon, has one started
-where none runs without waiting, says nothing of what failed, and leaves no other process behind.
+where none runs and AVM_AT names none, without waiting, says nothing of what failed, and leaves no other process behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from avmfs.api.connect import located, running, who_asks
@@ -47,20 +47,27 @@ def quick(arguments: Sequence[str]) -> bool:
 
 
 def answer(
-    client: str, event: str, agent: str | None, *, tokens: int = 400, db: str | None = None, config: str | None = None
+    client: str,
+    event: str,
+    agent: str | None,
+    *,
+    tokens: int = 400,
+    db: str | None = None,
+    config: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Print what memory has to say, or nothing. A person at a terminal is told why."""
     try:
         given = json.loads(sys.stdin.read() or "{}") if not sys.stdin.isatty() else {}
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object on stdin")
-        where = located(os.environ, db, config)
-        limit = float(os.environ.get("AVM_HOOK_S") or (END_S if event == END else WITHIN_S))
-        door = running(where, who_asks(agent, os.environ), limit, os.environ)
+        where = located(environ, db, config)
+        limit = float(environ.get("AVM_HOOK_S") or (END_S if event == END else WITHIN_S))
+        door = running(where, who_asks(agent, environ), limit, environ)
         if door is None:
             from avmfs.api.autostart import begin
 
-            begin(where, os.environ)
+            begin(where, environ)
             return
         try:
             said = _kept(door, given) if event == END else _said(door, given, event, tokens)

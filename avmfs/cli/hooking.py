@@ -6,6 +6,7 @@ import click
 
 from avmfs.cli.hooked import EVENTS, NATIVE, answer
 from avmfs.cli.main import subcommand
+from avmfs.cli.session import elsewhere
 
 
 @subcommand("hook", "Answer an event of an agent's client; avm setup registers it.")
@@ -22,4 +23,13 @@ def hook_(ctx: click.Context, event: str, client: str, tokens: int) -> None:
     \b
       echo '{"prompt": "when may we release?"}' | avm hook prompt -a claude
     """
-    answer(client, event, ctx.obj.agent, tokens=tokens, db=ctx.obj.db, config=ctx.obj.config)
+    given = ctx.obj
+    answer(
+        client,
+        event,
+        given.agent,
+        tokens=tokens,
+        db=given.db,
+        config=given.config,
+        environ=elsewhere(given.at, given.ca),
+    )

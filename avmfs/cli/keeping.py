@@ -34,7 +34,7 @@ _ACTIONS = ("make", "list", "check", "restore")
 
 @subcommand("backup", "Back the store up, list backups, restore one.")
 @click.argument("arguments", metavar="[make|list|check|restore] FOLDER", nargs=-1, required=True)
-@click.option("--keep", type=click.IntRange(1, 10_000), help="How many backups stay. [default: backup.keep, 14]")
+@click.option("--keep", type=click.IntRange(1, 10_000), help="make: how many backups stay. [default: backup.keep, 14]")
 @click.option("--at", "when", metavar="TIME", help="restore: the last one made no later: yesterday, 2026-03-01T12:00.")
 @click.option("--to", type=click.Path(path_type=Path), help="restore: the new data directory. [default: the usual one]")
 def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: Path | None) -> None:
@@ -46,6 +46,9 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
     action = arguments[0] if len(arguments) == 2 else "make"
     if len(arguments) > 2 or action not in _ACTIONS or (len(arguments) == 1 and arguments[0] in _ACTIONS):
         raise click.UsageError(f"expected [{'|'.join(_ACTIONS)}] FOLDER")
+    for option, given, of in (("--keep", keep, "make"), ("--at", when, "restore"), ("--to", to, "restore")):
+        if given is not None and action != of:
+            raise click.UsageError(f"{option} is for {of}")
     folder = Path(arguments[-1]).absolute()
     if action == "restore":
         restored(folder, when, to)

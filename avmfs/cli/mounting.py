@@ -30,7 +30,8 @@ from avmfs.store.files.store_lock import StoreLock
 from avmfs.text.escapes import escaped
 
 START_S = 90.0
-_DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
+# -P: nothing is imported from the working directory, whose files may be anybody's.
+_DAEMON = [sys.executable, "-P", "-m", "avmfs_daemon", "start"]
 
 
 @subcommand("mount", "Mount the memory of one agent, without a daemon.")
@@ -52,7 +53,11 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         raise Invalid(str(e)) from None
     holder = StoreLock(where.database).holder()
     if holder is not None and not holder.get("automatic"):  # that one gives way
-        raise Busy(f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint}", str(where.database))
+        raise Busy(
+            f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint} (where that is an avm mount:"
+            " end it, and then avm-daemon start)",
+            str(where.database),
+        )
     target = Path(os.path.abspath(mountpoint))
     entry = {
         "mountpoint": str(target),

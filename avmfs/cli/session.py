@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,14 +18,15 @@ from avmfs_config import Paths
 
 from avmfs.api.connect import located, open_door, who_asks
 from avmfs.cli.main import Globals, complain
-from avmfs.errors import StoreFailed
+from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import json_safe
 
 SILENT_S, REDRAW_S = 0.7, 0.2  # work that takes longer is told of, on a terminal; and how often
 BAR: Final = 24  # characters
 URGENT_S: Final = 3600.0  # until the same urgent messages are told of again
-T = TypeVar("T")
+ERRORS: Final = 20  # of one command that are told
+S, T = TypeVar("S"), TypeVar("T")
 
 
 def _given() -> Globals:
@@ -38,6 +39,12 @@ def locations() -> Paths:
     return located(os.environ, _given().db, _given().config)
 
 
+def elsewhere(at: str | None, ca: str | None) -> dict[str, str]:
+    """The environment, with what --at and --ca say laid over it."""
+    named = {"AVM_AT": at, "AVM_CA": ca}
+    return {**os.environ, **{name: value for name, value in named.items() if value is not None}}
+
+
 @contextlib.contextmanager
 def door(*, embeddings: bool = False) -> Iterator[Door]:
     """A door as the agent (or operator) of the global options. Unread urgent mail goes to stderr at the end.
@@ -48,8 +55,7 @@ def door(*, embeddings: bool = False) -> Iterator[Door]:
     where = locations()
     nameless = given.agent is None and given.operator and not os.environ.get("AVM_AGENT")
     agent = who_asks("operator" if nameless else given.agent, os.environ)
-    elsewhere = {"AVM_AT": given.at, "AVM_CA": given.ca}
-    environ = {**os.environ, **{name: value for name, value in elsewhere.items() if value is not None}}
+    environ = elsewhere(given.at, given.ca)
     before = _damage()
     opened = open_door(where, agent, environ=environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
@@ -111,6 +117,8 @@ def show(value: Any, text: str, *, prose: bool = True) -> None:
 
 def content_of(argument: str | None, option: str | None) -> bytes:
     """What to write: an option, an argument, or stdin ("-" or nothing)."""
+    if argument is not None and option is not None:
+        raise click.UsageError("TEXT and --content: one of them")
     given = option if option is not None else argument
     if given is None or given == "-":
         return sys.stdin.buffer.read()
@@ -122,6 +130,27 @@ def words_of(given: tuple[str, ...]) -> str:
     if given == ("-",):
         return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").strip()
     return " ".join(given)
+
+
+def to_each(items: Iterable[S], do: Callable[[S], T], tell: Callable[[list[T]], None]) -> None:
+    """``do`` to each, also behind one that it fails for, and ``tell`` what came of it; then raise what failed. Several
+    errors are one, of the first's kind; where nobody answers (Busy) the rest is not tried."""
+    done: list[T] = []
+    failed: list[AvmError] = []
+    for each in items:
+        try:
+            done.append(do(each))
+        except AvmError as e:
+            failed.append(e)
+            if isinstance(e, Busy):
+                break
+    if done or not failed:
+        tell(done)
+    if len(failed) > 1:
+        more = f"; and {len(failed) - ERRORS} more" if len(failed) > ERRORS else ""
+        raise type(failed[0])("; ".join(map(str, failed[:ERRORS])) + more)
+    if failed:
+        raise failed[0]
 
 
 def names_of(given: tuple[str, ...], *, null: bool = False) -> list[str]:

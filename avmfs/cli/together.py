@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from avmfs.cli.main import CommandGroup, subcommand
-from avmfs.cli.session import content_of, door, show
+from avmfs.cli.session import content_of, door, show, to_each
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door, await_mail
 from avmfs.text.escapes import escaped
@@ -50,10 +50,13 @@ def inbox_(
     ctx: click.Context, unread: bool, wait: float, jsonl: bool, delete: tuple[int, ...], delete_read: bool, **asked: Any
 ) -> None:
     """Your messages: unread first, urgent first. With --wait, exit code 1 when none has come."""
+    removes = bool(delete) + delete_read
+    if removes > 1:
+        raise click.UsageError("--delete and --delete-read: one of them")
+    if removes and (unread or wait or jsonl or asked["mark_read"] or asked["thread"]):
+        raise click.UsageError("--delete and --delete-read show nothing: leave the other options out")
     with door() as memory:
-        if delete or delete_read:
-            if delete and delete_read:
-                raise click.UsageError("--delete and --delete-read: one of them")
+        if removes:
             gone = memory.call("delete_mail", messages=[*delete] or None)
             show(gone, f"removed {gone['count']}\n")
             return
@@ -145,6 +148,8 @@ def claim_(ctx: click.Context, memory: Door, path: str | None, next_: bool, leas
     renew the lease; it ends with the file, too.
     """
     if path is None:
+        if next_:
+            raise click.UsageError("--next: of which directory? name its PATH")
         found = memory.call("claims")
         lines = [f"{each['agent']}  {minute(each['until'])}  {escaped(each['path'])}\n" for each in found["claims"]]
         show(found, "".join(lines) or "(nothing is claimed)\n")
@@ -189,8 +194,11 @@ def quarantine_(memory: Door, action: str, paths: tuple[str, ...], limit: int) -
     if not paths:
         raise click.UsageError(f"{action} what? name paths or handles")
     method, verb = ("let_out", "released") if action == "release" else ("reject", "rejected")
-    done = [memory.call(method, path=f"/{each}" if each.startswith("@") else each)["path"] for each in paths]
-    show({"action": verb, "paths": done}, "".join(f"{verb} {escaped(each)}\n" for each in done))
+    to_each(
+        paths,
+        lambda each: str(memory.call(method, path=f"/{each}" if each.startswith("@") else each)["path"]),
+        lambda done: show({"action": verb, "paths": done}, "".join(f"{verb} {escaped(each)}\n" for each in done)),
+    )
 
 
 @subcommand("agents", "Every agent, with what it may do.")

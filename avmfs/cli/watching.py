@@ -51,6 +51,8 @@ def watch_(
     since, told = since or str(at["seq"]), 0
     while True:
         found = memory.call("recent", path="/", since=since, limit=FOUND, pattern=pattern)
+        if found["more"]:
+            print(f"(only the newest {FOUND:,} changes: there were more)", file=sys.stderr)
         for each in reversed(found["changes"]):
             show(each, _change(each) + "\n", prose=False)
             told += 1

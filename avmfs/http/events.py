@@ -84,7 +84,7 @@ class _Stream(Response):
         self._open[self._caller] += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._send(send, b": events\n\n")
+            await self._send(send, b": events\n\nid: %d\n\n" % self._since)
             with contextlib.suppress(Unauthorized):
                 while True:
                     await self._tell(send)

@@ -38,11 +38,12 @@ TOLD = 1000  # paths that a dry run names
 def read(
     memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True, whole: bool = True
 ) -> dict[str, Any]:
-    """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-    most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read, and only
-    where all are of one rendering: one of up to 8 MiB is kept for this connection. Without ``banner`` no view has
-    urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if that is to be marked;
-    views do so by themselves."""
+    """A file or view from ``offset``. {"data", "more", "untrusted", "etag"}: a real file comes in pieces of ``limit``
+    bytes (at most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as
+    read, and only where all are of one rendering: one of up to 8 MiB is kept for this connection. Without ``banner`` no
+    view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if that is to be
+    marked; views do so by themselves. ``etag``: pieces of a file that have the same one are of the same bytes; null of
+    a view."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:
@@ -66,14 +67,15 @@ def read(
                 data += piece
                 if len(data) > VIEW_MOST:
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
-            return {"data": bytes(data), "more": False, "untrusted": ""}
+            return {"data": bytes(data), "more": False, "untrusted": "", "etag": None}
         if isinstance(handle, ViewHandle) and handle.rendered is not None:
             rendered = handle.rendered if offset == 0 else replace(handle.rendered, at_end=None)
             return _piece(memory, asked, rendered, offset, limit)
+        if isinstance(found, Real | Then) and not handle.direct:
+            return _part(memory, found, offset, limit)
         part = handle.read(offset, limit)
-        # What a file gets behind a shorter piece comes after this answer.
-        more = (handle.direct or len(part) == limit) and bool(handle.read(offset + len(part), 1))
-        return {"data": part, "more": more, "untrusted": "" if handle.direct else _untrusted(memory, found)}
+        more = bool(handle.read(offset + len(part), 1))
+        return {"data": part, "more": more, "untrusted": "", "etag": None}
     finally:
         handle.release()
 
@@ -87,17 +89,21 @@ def _piece(memory: Memory, asked: tuple[bytes, bool], rendered: Rendered, offset
         memory.pieces.end(asked)
         if rendered.at_end is not None:
             rendered.at_end()
-    return {"data": part, "more": more, "untrusted": ""}
+    return {"data": part, "more": more, "untrusted": "", "etag": None}
 
 
-def _untrusted(memory: Memory, found: address.Address) -> str:
-    if isinstance(found, Then):
-        with memory.at(found.moment).reading() as then:
-            return then.visible.untrusted(then.node(found.node).scope)
-    if not isinstance(found, Real):
-        return ""
-    with memory.reading() as reader:
-        return reader.visible.untrusted(found.node.scope)
+def _part(memory: Memory, found: Real | Then, offset: int, limit: int) -> dict[str, Any]:
+    """A piece of a file, and what is told of it, as they are at one moment."""
+    then, number = (memory.at(found.moment), found.node) if isinstance(found, Then) else (memory, found.node.id)
+    with then.reading() as reader:
+        node = reader.node(number)
+        data = reader.read(number, offset, limit)
+        return {
+            "data": data,
+            "more": offset + len(data) < node.size,
+            "untrusted": reader.visible.untrusted(node.scope),
+            "etag": f"{node.id:x}.{node.ctime:x}.{node.size:x}",  # whatever changes its bytes sets its ctime
+        }
 
 
 @method

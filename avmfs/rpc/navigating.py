@@ -191,6 +191,7 @@ def fetch(memory: Memory, targets: list[str], max_bytes: Size = 50_000) -> dict[
         except AvmError as e:
             missing.append({"target": target, "reason": e.reason})
         else:
+            del found["etag"]  # nobody reads on
             items.append({"target": target, "path": where, **found})
     return {"items": items, "missing": missing}
 

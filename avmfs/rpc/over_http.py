@@ -29,7 +29,16 @@ class HttpDoor:
     """See rpc.client.Door. ``agent`` None or "": whoever's the token is. Raises Invalid for what is no address of a
     service, or would show the token to the network; Denied for a token that is not good or is another's."""
 
-    def __init__(self, url: str, agent: str | None, token: str, *, operator: bool = False, ca: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        agent: str | None,
+        token: str,
+        *,
+        operator: bool = False,
+        ca: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         """``ca``: a PEM file; what it has signed is trusted, and nothing else. Without: what this machine trusts."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
@@ -39,11 +48,12 @@ class HttpDoor:
         if not token:
             raise Denied("a token is needed: AVM_API_KEY (avm keys create, on the machine of the memory)")
         self.urgent, self._token, self._mutex = "", token, threading.Lock()
+        self._timeout_s = timeout_s
         where = parts.hostname, parts.port
         self._connection = (
-            http.client.HTTPSConnection(*where, timeout=TIMEOUT_S, context=_trusting(ca))
+            http.client.HTTPSConnection(*where, timeout=timeout_s, context=_trusting(ca))
             if parts.scheme == "https"
-            else http.client.HTTPConnection(*where, timeout=TIMEOUT_S)
+            else http.client.HTTPConnection(*where, timeout=timeout_s)
         )
         try:
             who = self._ask("GET", "/session", b"")["result"]
@@ -109,7 +119,7 @@ class HttpDoor:
         try:
             sock.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
-            sock.settimeout(TIMEOUT_S)
+            sock.settimeout(self._timeout_s)
             return
         except OSError:
             pass

@@ -51,6 +51,7 @@ def start(detached: bool, idle: float | None, accept_loss: bool) -> None:
         start_detached(paths, environ, idle)
     else:
         os.umask(0o077)
+        os.chdir("/")  # the fork server imports from its working directory, and files of this one may be anybody's
         leave(serve(paths, environ, started=lambda problems: None, failed=complain, idle_s=idle))
 
 

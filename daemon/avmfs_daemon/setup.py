@@ -121,6 +121,11 @@ def _change(change: Any, what: str, no_reload: bool) -> None:
         )
     for problem in done["problems"]:
         complain(problem)
+    if os.path.realpath(other := done["mounts_file"]) != os.path.realpath(paths.mounts_file):
+        raise Failure(
+            f"the daemon that runs mounts what is in {other}, as avm mount starts one: end it (avm-daemon stop), then"
+            " avm-daemon start mounts what is in this file"
+        )
     if done["problems"]:
         sys.exit(1)
 

@@ -488,7 +488,8 @@ class Supervisor:
         self._turn_until(lambda: self._children.settled() and not self._children.retiring(), RELOAD_S)
         counts["restarted"] = sum(child.mount is not None for child in restarted)
         log.info("reloaded; mounts: %s", ", ".join(f"{count} {what}" for what, count in counts.items()))
-        return {**counts, "problems": self._problems(), "automatic": self._idle_s is not None}
+        answered = {"problems": self._problems(), "automatic": self._idle_s is not None}
+        return {**counts, **answered, "mounts_file": os.fspath(self._paths.mounts_file)}
 
 
 def _place(mount: Mount) -> tuple[str, str]:

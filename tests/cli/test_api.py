@@ -12,13 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from avmfs_config import default_settings
 
 from avmfs import AVM
+from avmfs.api.connect import read_all
 from avmfs.errors import AvmError, Busy, Invalid
-from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.rpc.local import LocalDoor
+from avmfs.transfer import exporting
 from tests.cli.shells import LIMIT_S, Shell, configured, environment
 from tests.mount.mount_world import World
 
@@ -105,6 +109,38 @@ def test_a_large_file_comes_back_whole(alice: AVM) -> None:
     alice.append("/private/large.bin", data[10_000_000:])
     assert alice.read_bytes("/private/large.bin") == data
     alice.delete("/private/large.bin")
+
+
+class Restless:
+    """A door by which a file is replaced after each of the first pieces that are read of it."""
+
+    def __init__(self, inner: LocalDoor, path: str, contents: list[bytes]) -> None:
+        self.inner, self._path, self._contents = inner, path, contents
+        self.agent, self.urgent = inner.agent, inner.urgent
+
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        found = self.inner.call(method, **arguments)
+        if method == "read" and found["more"] and self._contents:
+            self.inner.call("write", path=self._path, data=self._contents.pop(0))
+        return found
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize("reads", [read_all, exporting.contents])
+def test_a_file_that_is_replaced_between_two_pieces_is_read_again(
+    tmp_path: Path, reads: Callable[[Door, str], bytes]
+) -> None:
+    size, path = 9 * 1024 * 1024, "/memory/shared/large.bin"
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", default_settings(), "alice", embeddings=False)) as door:
+        door.call("write", path=path, data=b"a" * size)
+        assert reads(door, path) == b"a" * size
+        assert reads(Restless(door, path, [b"b" * size]), path) == b"b" * size
+        assert reads(Restless(door, path, [b"c" * 5]), path) == b"c" * 5, "shorter than the first piece"
+        door.call("write", path=path, data=b"a" * size)
+        with pytest.raises(Busy):
+            reads(Restless(door, path, [letter * size for letter in (b"b", b"c") * 4]), path)
 
 
 def test_each_agent_has_its_own(alice: AVM, bob: AVM) -> None:

@@ -170,6 +170,21 @@ def test_rm(avm: Shell) -> None:
     avm.complaint("rm", code=2)
 
 
+def test_of_several_paths_those_that_can_be_are_done_and_told(avm: Shell) -> None:
+    for name in ("a", "b", "c"):
+        avm.run("write", f"/shared/several/{name}", "x")
+    none, other = "/shared/several/none", "/shared/several/other"
+    done = avm.run("archive", none, "/shared/several/a", other, code=1)
+    assert done.stdout == b"/shared/several/a -> /archive/shared/several/a\n"
+    said = done.stderr.decode()
+    assert f"{none}: " in said and f"{other}: " in said
+    done = avm.run("archive", "--back", none, "/archive/shared/several/a", "--json", code=1)
+    assert json.loads(done.stdout) == {"moved": [["/archive/shared/several/a", "/memory/shared/several/a"]]}
+    assert none in json.loads(done.stderr)["error"]
+    avm.run("rm", none, "/shared/several/b", other, "/shared/several/c", code=1)
+    assert avm.out("ls", "/shared/several") == "a\n"
+
+
 # --- finding
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from avmfs import AVM
+from avmfs.cli.main import Globals
+from avmfs.cli.watching import watch_
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
 from avmfs.rpc.client import REQUEST_LIMIT
 from tests.behind import connect
@@ -119,6 +123,27 @@ def test_damage_is_told_once_and_by_avm_alone(alone: Shell) -> None:
 def test_an_empty_name_is_nobody(alone: Shell) -> None:
     assert "who is asking" in alone.complaint("--agent", "", "ls", agent="alice", code=2)
     assert "who is asking" in alone.complaint("ls", "--agent=", "--operator", agent="alice", code=2)
+
+
+def test_watch_says_where_there_were_more_changes_than_it_was_told_of(capfd: pytest.CaptureFixture[str]) -> None:
+    change = {"path": "/memory/a", "status": "added", "was": None, "handle": "k7f2a", "author": "bob"}
+    change["at"] = "2026-03-01T12:00:00+00:00"
+
+    class Crowded:
+        agent, urgent = "alice", ""
+
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            return {"watch": {"seq": 9, "unread": 0}, "recent": {"changes": [change], "more": True, "seq": 9}}[method]
+
+        def close(self) -> None: ...
+
+    with click.Context(watch_, obj=Globals()) as ctx:
+        assert watch_.callback is not None
+        watch = inspect.unwrap(watch_.callback)
+        watch(ctx, Crowded(), "/memory/*", since="0", count=1, wait=0)
+        sys.stdout.flush()
+    told = capfd.readouterr()
+    assert "/memory/a" in told.out and told.err == "(only the newest 10,000 changes: there were more)\n"
 
 
 def test_times_to_read_are_those_of_the_reader(alone: Shell) -> None:

@@ -91,8 +91,13 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"write --new {A} x", 1, "--new"),
         Bad(f"write --if-version 7 {A} x", 1, "not 7"),
         Bad("write /nowhere.md x", 1, "avm:"),
+        Bad("write /shared/e/w.md text --content other", 2, "one of them"),
     ],
-    "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],
+    "append": [
+        Good("append /shared/e/w.md more", "w.md v", "path version"),
+        Bad("append /shared/e x", 1, "directory"),
+        Bad("append /shared/e/w.md more --content other", 2, "one of them"),
+    ],
     "ls": [
         Good("ls /shared/e", "a.md", "kind mode mtime name path size"),
         Good("ls -l /shared/e", "rw"),
@@ -115,6 +120,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("trash restore", 2, "PATH"),
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
+        Bad("trash ls --older-than 3", 2, "--older-than"),
     ],
     "purge": [
         Good("purge /shared/e/a.md -n", "there", "agreed bytes count files purged refused snapshots"),
@@ -169,7 +175,15 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("tell nobody-at-all x", 1, "avm ls /tell"),
         Bad("tell @all x -p high", 2, "priority"),
     ],
-    "inbox": [Good("inbox", "", None), Bad("inbox extra", 2, "unexpected")],
+    "inbox": [
+        Good("inbox", "", None),
+        Bad("inbox extra", 2, "unexpected"),
+        *(
+            Bad(f"inbox --delete 1 {more}", 2, "show nothing")
+            for more in ("-m", "--wait 30", "--unread", "--jsonl", "--thread 1")
+        ),
+        Bad("inbox --delete-read -m", 2, "show nothing"),
+    ],
     "stats": [
         Good("stats /shared/e", "files", "bytes directories files links symlinks tags versions waiting"),
         Good("stats --plot", "in 30 days", "days hours more"),
@@ -426,6 +440,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"claim {A} --lease never", 2, "never"),
         Bad("claim /shared/e/none", 1, "No such"),
         Bad(f"claim --next {A}", 1, "directory"),
+        Bad("claim --next", 2, "PATH"),
     ],
     "release": [
         Good(f"release {A}", A.rpartition("/")[2], "path released"),
@@ -445,6 +460,9 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("backup /dev/null/x", 1, "/dev/null"),
         Bad("backup restore /none --to /none/new", 1, "no backup"),
         Bad("backup restore", 2, "|restore] FOLDER"),
+        Bad(f"backup {SAMPLES}/kept --at yesterday", 2, "--at is for restore"),
+        Bad(f"backup make {SAMPLES}/kept --to /none", 2, "--to is for restore"),
+        Bad(f"backup list {SAMPLES}/kept --keep 3", 2, "--keep is for make"),
         Bad("backup list /none", 1, "/none: no such folder"),
         Bad("backup check /none", 1, "/none: no such folder"),
         Bad("backup check /tmp", 1, "no backup"),
@@ -776,6 +794,54 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
     until(lambda: StoreLock(root / "data/avm.db").holder() is None)
     assert number == "KILL" or not (root / "run/mount.yaml").exists()
     assert alone.out("read", "/shared/new.md") == "from the command"
+
+
+@pytest.mark.parametrize("program", ["mount", "start"])
+def test_no_program_of_the_daemon_is_imported_from_the_working_directory(
+    alone: Shell, tmp_path: Path, program: str
+) -> None:
+    """Its files may be anybody's: those of a project that was cloned, or of /tmp."""
+    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    (root / "config/mounts.yaml").write_text(f"mounts:\n  - {{mountpoint: {root}/here, agent_id: alice}}\n")
+    for name in ("click", "msgpack", "multiprocessing"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r} + '\\n')\n")
+    command = {
+        "mount": ["from avmfs.cli.main import main", "mount", "alice", str(root / "here"), "--background"],
+        "start": ["from avmfs_daemon.main import cli as main", "start"],
+    }[program]
+    # As the installed programs are started: not from the working directory either, and without -P.
+    begun = [sys.executable, "-c", f"import sys; sys.path.remove(''); {command[0]}; main()", *command[1:]]
+    process = subprocess.Popen(begun, env=alone.environ, cwd=tmp_path, stderr=subprocess.PIPE)
+    try:
+        until(lambda: mounted(root / "here") or process.poll(), 200)
+        assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+        assert mounted(root / "here") and (root / "here/memory").is_dir()
+    finally:
+        subprocess.run([sys.executable, "-P", "-m", "avmfs_daemon", "stop"], env=alone.environ, timeout=LIMIT_S)
+        process.communicate(timeout=300)
+
+
+def test_what_is_advised_where_one_agent_is_mounted_already_leads_to_a_second_mount(alone: Shell) -> None:
+    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    here, there = root / "here", root / "there"
+
+    def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "avmfs_daemon", *arguments]
+        return subprocess.run(command, env=alone.environ, capture_output=True, text=True, timeout=LIMIT_S)
+
+    alone.run("mount", "alice", str(here), "--background")
+    try:
+        advised = alone.complaint("mount", "bob", str(there), code=75)
+        assert f"avm-daemon add bob {there}" in advised and "avm-daemon start" in advised
+        added = daemon("add", "bob", str(there))
+        assert added.returncode == 1 and str(root / "run/mount.yaml") in added.stderr, added
+        assert "avm-daemon start" in added.stderr and not mounted(there)
+        assert daemon("stop").returncode == 0 and daemon("start", "--daemon").returncode == 0
+        assert mounted(there) and not mounted(here)
+        again = daemon("add", "carol", str(root / "third"))
+        assert (again.returncode, again.stderr) == (0, "") and mounted(root / "third")
+    finally:
+        daemon("stop")
 
 
 def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:

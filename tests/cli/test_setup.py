@@ -90,6 +90,43 @@ def test_what_others_have_in_a_file_stays_as_it_is(home: Shell, client: str, fil
     assert "// mine, and it stays" in after and "/* as it is */" in after
 
 
+@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "cursor"])
+def test_hooks_that_stand_beside_ours_stay_where_they_are(home: Shell, client: str) -> None:
+    name = {"claude": "settings", "gemini": "settings"}.get(client, "hooks")
+    place = Path(home.environ["HOME"], f".{client}/{name}.json")
+    home.run("setup", client)
+    event = "sessionStart" if client == "cursor" else "SessionStart"
+    mine = {"type": "command", "command": "mine.sh"}
+    value = json.loads(place.read_text())
+    (ours,) = value["hooks"][event]
+    more = [{"hooks": [mine]}, mine]  # a group, and what is none of any client's forms
+    if client == "cursor":
+        value["hooks"][event] = [ours, mine]
+    else:
+        value["hooks"][event] = [{"matcher": "startup", "hooks": [*ours["hooks"], mine]}, *more]
+    place.write_text(json.dumps(value))
+    assert json.loads(home.out("setup", client, "--json"))["changed"] == []
+    home.run("setup", client, "--agent", "other")
+    other = json.loads(json.dumps(value["hooks"]).replace(f"-a {client} ", "-a other "))
+    assert json.loads(place.read_text())["hooks"] == other
+    home.run("setup", client, "--remove")
+    left = json.loads(place.read_text())["hooks"]
+    assert left == {event: [mine] if client == "cursor" else [{"matcher": "startup", "hooks": [mine]}, *more]}
+
+
+def test_a_group_goes_with_the_last_of_its_hooks(home: Shell) -> None:
+    place = Path(home.environ["HOME"], ".claude/settings.json")
+    home.run("setup", "claude")
+    value = json.loads(place.read_text())
+    (group,) = value["hooks"]["SessionStart"]
+    value["hooks"]["SessionStart"] = [{"matcher": "startup", **group, "hooks": group["hooks"] * 2}]
+    place.write_text(json.dumps(value))
+    home.run("setup", "claude")
+    assert json.loads(place.read_text())["hooks"]["SessionStart"] == [{"matcher": "startup", **group}]
+    home.run("setup", "claude", "--remove")
+    assert not place.exists()
+
+
 def test_a_file_keeps_its_line_ends(home: Shell) -> None:
     root = Path(home.environ["HOME"])
     theirs = {
@@ -156,6 +193,63 @@ def test_codex_keeps_what_stands_around_our_table(home: Shell) -> None:
     assert place.read_text() == theirs and (place.parent / "AGENTS.md").read_text() == "# Mine\n"
     place.write_text('mcp_servers.avm = {command = "z"}\n')
     assert "by hand" in home.complaint("setup", "codex", code=2)
+
+
+def test_codex_keeps_what_others_wrote_in_and_below_our_table(home: Shell) -> None:
+    place = Path(home.environ["HOME"], ".codex/config.toml")
+    place.parent.mkdir()
+    place.write_text("")
+    home.run("setup", "codex")
+    ours = place.read_text()
+    theirs = "# about the terminal\n[tui]\na = 1\n"
+    more = "startup_timeout_sec = 20 # slow\n"
+    below = '[mcp_servers.avm.env]\nAVM_AT = "https://far:7654"\n'
+    place.write_text(f"{ours}{more}\n{below}\n{theirs}")
+    assert json.loads(home.out("setup", "codex", "--json"))["changed"] == []
+    home.run("setup", "codex", "--agent", "other-name")
+    now = place.read_text()
+    assert now == f"{ours}{more}\n{below}\n{theirs}".replace('"codex"', '"other-name"')
+    home.run("setup", "codex", "--remove")
+    assert place.read_text() == theirs
+    place.write_text(f"{below}\n{theirs}\n{ours}# the end\n")
+    home.run("setup", "codex", "--remove")
+    assert place.read_text() == f"{theirs}# the end\n"
+
+
+def test_codex_refuses_a_table_that_it_cannot_read_line_by_line(home: Shell) -> None:
+    """A text of several lines may have what looks like a heading or a key."""
+    place = Path(home.environ["HOME"], ".codex/config.toml")
+    place.parent.mkdir()
+    odd = '[mcp_servers.avm]\ncommand = "x"\nargs = [\n  "a",\n]\nnote = """\n[tui]\n"""\n'
+    place.write_text(odd)
+    assert "by hand" in home.complaint("setup", "codex", code=2) and place.read_text() == odd
+
+
+@pytest.mark.parametrize("client", ["claude", "cursor", "vscode", "opencode"])
+def test_what_others_wrote_into_our_entry_stays_in_it(home: Shell, client: str) -> None:
+    home.run("setup", client)
+    key = KEYS.get(client, "mcpServers")
+    place = next(each for each in Path(home.environ["HOME"]).rglob("*.json") if f'"{key}"' in each.read_text())
+    value = json.loads(place.read_text())
+    value[key]["avm"]["env"] = {"AVM_AT": "https://far:7654"}
+    place.write_text(json.dumps(value))
+    home.run("setup", client, "--agent", "other-name")
+    now = json.loads(place.read_text())[key]["avm"]
+    assert now["env"] == {"AVM_AT": "https://far:7654"} and "other-name" in str(now)
+    home.run("setup", client, "--remove")
+    assert "avm-mcp" not in (place.read_text() if place.exists() else "")
+
+
+def test_a_file_that_cannot_be_read_is_a_row_of_the_status(home: Shell) -> None:
+    home.run("setup", "claude")
+    bad = Path(home.environ["HOME"], ".cursor/mcp.json")
+    bad.parent.mkdir()
+    bad.write_text("{")
+    rows = {each["file"]: each for each in json.loads(home.out("setup", "status", "--json"))}
+    assert rows[str(bad)]["there"] is None and "line 1" in rows[str(bad)]["reason"]
+    assert rows[str(Path(home.environ["HOME"], ".claude.json"))]["there"]
+    said = home.out("setup", "status")
+    assert "line 1" in said and ".claude.json" in said
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def urgent(world: World) -> Iterator[dict[str, str]]:
     shell = Shell(world.environ)
     shell.run("tell", "alice", "fire in the server room", "-p", "urgent", agent="bob")
     yield {**world.environ, "AVM_AGENT": "alice", "TERM": "xterm"}
-    shell.run("inbox", "--delete-read", "-m")
+    shell.run("inbox", "--delete-read")
     shell.run("inbox", "-m")
 
 

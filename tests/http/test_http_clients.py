@@ -166,3 +166,26 @@ def test_an_mcp_server_in_front_of_it(web: Web, elsewhere: dict[str, str]) -> No
     finally:
         process.communicate(timeout=LIMIT_S)
     assert b"Kilns cool" in web.call(web.token("alice"), "search", q="kilns").body
+
+
+def test_a_hook_and_a_shell_ask_there_too(web: Web, elsewhere: dict[str, str], tmp_path: Path) -> None:
+    web.call(web.token("alice"), "write", path="/shared/otters.md", data="Otters are counted on Mondays.")
+    event = json.dumps({"prompt": "when are otters counted?"}).encode()
+    there = {**elsewhere, "AVM_AT": web.url}
+    asked = ["hook", "--client", "claude", "-a", "alice", "prompt"]
+    for environ, arguments in ((there, asked), (elsewhere, ["--at", web.url, *asked])):
+        said = avm({**environ, "AVM_HOOK_S": "60", "AVM_AUTOSTART": "0"}, *arguments, data=event)
+        assert "counted on Mondays" in said
+    program = "from avmfs.cli.main import avm; avm(prog_name='avm')"
+    for environ, line in ((there, "avm read /shared/ott"), (elsewhere, f"avm --at {web.url} read /shared/ott")):
+        tab = {"_AVM_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        done = subprocess.run([sys.executable, "-c", program], env={**environ, **tab}, capture_output=True, text=True)
+        assert "/shared/otters.md" in done.stdout, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hook_for_elsewhere_starts_no_daemon_here(elsewhere: dict[str, str], tmp_path: Path) -> None:
+    there = {**elsewhere, "AVM_AT": "http://127.0.0.1:1", "AVM_AGENT": "alice"}
+    for arguments in (["--client", "claude", "-a", "alice", "prompt"], ["prompt"]):
+        assert avm(there, "hook", *arguments, data=b'{"prompt": "when are otters counted?"}') == ""
+    assert list(tmp_path.iterdir()) == []

@@ -134,6 +134,17 @@ def test_a_stream_that_goes_on_tells_of_mail_that_came_meanwhile(web: Web) -> No
         assert [data for name, data in seen if name == "mail"] == mail, seen
 
 
+def test_a_stream_can_go_on_from_its_first_event(web: Web) -> None:
+    token = web.token("alice")
+    with stream(web, token) as told:
+        web.call(token, "write", path="/shared/begun.md", data="1")
+        told.until("/memory/shared/begun.md")
+        reached = told.id
+    assert reached.isdecimal()
+    with stream(web, token, f"?since={reached}") as again:
+        assert again.status == 200 and again.until("/memory/shared/begun.md")
+
+
 def test_a_stream_ends_with_its_session(web: Web) -> None:
     alice, bob = web.token("alice"), Visitor(web, "bob")
     bearer = web.token("bob")

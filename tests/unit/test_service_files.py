@@ -56,6 +56,16 @@ def test_the_unit_names_this_program_and_this_configuration(tmp_path: Path, prog
     assert elsewhere.path == tmp_path / "x/systemd/user/avm-daemon.service"
 
 
+@pytest.mark.parametrize("platform", ["systemd", "launchd"])
+def test_nothing_of_who_installs_it_is_in_the_service(
+    tmp_path: Path, program: list[str], platform: service.Platform
+) -> None:
+    """Others can read the file: an API key is a secret, and the daemon is nobody's client."""
+    own = {"AVM_AGENT": "alice", "AVM_API_KEY": "avm_secret", "AVM_AT": "https://far", "AVM_CA": "/ca.pem"}
+    text = made(platform, tmp_path, program, AVM_CONFIG_DIR="/c", **own).text
+    assert "AVM_CONFIG_DIR" in text and not [each for pair in own.items() for each in pair if each in text]
+
+
 def test_the_machine_s_unit_runs_under_its_own_user_in_the_system_s_places(tmp_path: Path, program: list[str]) -> None:
     evil = {"PATH": f"{tmp_path}:/bin", "PYTHONPATH": str(tmp_path), "AVM_DB": "/root/x", "AVM_AGENT": "alice"}
     found = service.make_system(program, evil, "avmfs")
@@ -136,4 +146,4 @@ def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program
 
 def test_the_program_names_itself_so_that_it_is_found_from_anywhere(tmp_path: Path, program: list[str]) -> None:
     assert service.own_command(program[0]) == program
-    assert service.own_command("/somewhere/__main__.py")[1:] == ["-m", "avmfs_daemon"]
+    assert service.own_command("/somewhere/__main__.py")[1:] == ["-P", "-m", "avmfs_daemon"]

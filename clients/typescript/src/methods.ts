@@ -725,11 +725,12 @@ export interface Methods {
    */
   questions(given?: QuestionsArguments): Promise<Json>;
   /**
-   * A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-   * most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as read, and only
-   * where all are of one rendering: one of up to 8 MiB is kept for this connection. Without ``banner`` no view has
-   * urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if that is to be marked;
-   * views do so by themselves.
+   * A file or view from ``offset``. {"data", "more", "untrusted", "etag"}: a real file comes in pieces of ``limit``
+   * bytes (at most 8 MiB), a view whole; without ``whole`` a view does so, too, and only its last piece marks it as
+   * read, and only where all are of one rendering: one of up to 8 MiB is kept for this connection. Without ``banner`` no
+   * view has urgent mail on top: the caller shows that apart. ``untrusted``: where a file came from, if that is to be
+   * marked; views do so by themselves. ``etag``: pieces of a file that have the same one are of the same bytes; null of
+   * a view.
    */
   read(given: ReadArguments): Promise<Json>;
   /**

@@ -44,6 +44,18 @@ test("changes come as events, and a later stream goes on", async () => {
   until.abort();
 });
 
+test("the first event of a stream from now on says where to go on", async () => {
+  const until = new AbortController();
+  const events = memory.events("/shared/early.md", undefined, until.signal);
+  const first = events.next();
+  const write = async () => void (await methods.write({ path: "/shared/early.md", data: "x" }));
+  let told = await Promise.race([first, write()]);
+  while (!told) told = await Promise.race([first, write()]);
+  assert.match(told.value.id, /^[0-9]+$/);
+  await events.return(undefined);
+  until.abort();
+});
+
 test("a token is not sent in the clear to another machine", () => {
   assert.throws(() => new Memory("http://192.0.2.1:7654", "x"), /https/);
   assert.throws(() => new Memory("ftp://localhost", "x"), TypeError);

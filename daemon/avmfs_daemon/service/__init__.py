@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Literal
 from xml.sax.saxutils import escape
 
+from avmfs.api.autostart import ASKERS
+
 Platform = Literal["systemd", "launchd"]
 
 MARK = "Written by `avm-daemon install-service`"
@@ -76,7 +78,7 @@ def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str],
     kept = {
         name: value
         for name, value in sorted(environ.items())
-        if value and (name in KEPT or (name.startswith("AVM_") and name != "AVM_AGENT"))
+        if value and (name in KEPT or (name.startswith("AVM_") and name not in ASKERS))
     }
     if "PATH" in kept:
         kept["PATH"] = os.pathsep.join(each for each in kept["PATH"].split(os.pathsep) if not _is_anybodys(each))
@@ -155,7 +157,7 @@ def own_command(argv0: str) -> list[str]:
     program = os.path.abspath(argv0)
     if os.path.basename(program) == "avm-daemon" and os.access(program, os.X_OK):
         return [program]
-    return [sys.executable, "-m", "avmfs_daemon"]
+    return [sys.executable, "-P", "-m", "avmfs_daemon"]
 
 
 def _system_path(environ: Mapping[str, str]) -> str:
