@@ -26,7 +26,8 @@ SILENT_S, REDRAW_S = 0.7, 0.2  # work that takes longer is told of, on a termina
 BAR: Final = 24  # characters
 URGENT_S: Final = 3600.0  # until the same urgent messages are told of again
 ERRORS: Final = 20  # of one command that are told
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 def _given() -> Globals:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from avmfs.http import pages
+from avmfs.http.markup import Html
 from avmfs.text.escapes import escaped
 from tests.http.http_world import SETTINGS, Answer, Visitor, Web, of, started
 from tests.log_lines import unexpected
@@ -174,6 +175,13 @@ def test_a_slider_of_hours_is_a_time_of_the_path(filled: Web) -> None:
     assert alice.get("/tree", path="/memory/shared", at="nonsense").status in (400, 404)
 
 
+def made(page: str, visit: pages.Visit) -> tuple[str, Html]:
+    async def make() -> tuple[str, Html]:
+        return await pages.PAGES[page].make(visit)
+
+    return asyncio.run(make())
+
+
 def hashed(data: bytes) -> str:
     """As a form tells what its page has shown."""
     return hashlib.sha256(data).hexdigest()
@@ -206,8 +214,9 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         assert alice.send("write", path=path, instead_of=hashed(b"one\n"), text="two\r\nlines\r\n").status == 303
         assert door.call("read", path=path)["data"] == b"two\nlines\n"
         door.call("write", path="/memory/shared/windows.md", data=b"one\r\n")
-        changed = {"path": "/memory/shared/windows.md", "instead_of": hashed(b"one\r\n"), "text": "one\r\ntwo\r\n"}
-        assert alice.send("write", **changed).status == 303
+        windows = "/memory/shared/windows.md"
+        changed = alice.send("write", path=windows, instead_of=hashed(b"one\r\n"), text="one\r\ntwo\r\n")
+        assert changed.status == 303
         assert door.call("read", path="/memory/shared/windows.md")["data"] == b"one\r\ntwo\r\n", "as it was"
         late = bob.send("write", path=path, instead_of=hashed(b"one\n"), text="lost")
         assert late.status == 409 and b"That did not work" in late.body
@@ -243,7 +252,7 @@ def test_a_form_of_a_file_that_is_changed_while_its_page_is_made_changes_nothing
                 bob.call("write", path=path, data=b"of bob\n")
             return found
 
-        _, shown = asyncio.run(pages.PAGES["/note"].make(pages.Visit(ask, {"path": path}, True, False)))
+        _, shown = made("/note", pages.Visit(ask, {"path": path}, True, False))
         form = str(shown).partition('action="/do/write"')[2].partition("</form>")[0]
         given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
         assert ">\none\n<" in form and given["path"] == path
@@ -261,7 +270,7 @@ def test_what_has_changed_leads_to_files_that_are_there(writable: Web) -> None:
         async def ask(method: str, **given: Any) -> Any:
             return door.call(method, **given, **({"since": seq} if method == "recent" else {}))
 
-        _, shown = asyncio.run(pages.PAGES["/"].make(pages.Visit(ask, {}, True, False)))
+        _, shown = made("/", pages.Visit(ask, {}, True, False))
     assert "goes.md" in str(shown) and "stays.md" in str(shown)
     found = re.findall(r'href="([^"]*)"', str(shown))
     assert any("stays.md" in each for each in found) and not any("goes.md" in each for each in found), found
@@ -285,7 +294,7 @@ def test_a_page_says_what_it_leaves_out(writable: Web, monkeypatch: pytest.Monke
 
         def shown(page: str) -> str:
             visit = pages.Visit(ask, {"path": "/memory/private/lou"}, False, False)
-            return str(asyncio.run(pages.PAGES[page].make(visit))[1])
+            return str(made(page, visit)[1])
 
         for rows, left in ((1, 1), (100, 0)):
             monkeypatch.setattr(pages, "ROWS", rows)

@@ -100,7 +100,7 @@ class PastReader(Reader):
         """A document keeps its handle; once it has ended, another one may draw it."""
         for holders in (_HAS_HANDLE, _HAD_HANDLE):
             for (document,) in self._db.execute(holders, (handle,)).fetchall():
-                if (node := self.node_with(document)) is not None:
+                if (node := self.node_with(int(document))) is not None:
                     return self.node(node)
         return None
 

@@ -25,9 +25,11 @@ def read(path: Path) -> Iterator[Record | Refusal]:
     found: dict[str, Path] = {}
     for each in files(path, hidden=True):
         if isinstance(each, Refusal):
-            at = path / each.where
-            unread = os.path.isdir(at) and not at.is_symlink() and not _PASSED & {*at.parts}  # nor is what is in it
-            if unread or at.name in NAMES:
+            there = path / each.where
+            unread = (
+                os.path.isdir(there) and not there.is_symlink() and not _PASSED & {*there.parts}
+            )  # nor is what is in it
+            if unread or there.name in NAMES:
                 yield each
             continue
         name, file = each
