@@ -99,8 +99,9 @@ class PastReader(Reader):
     def by_handle(self, handle: str) -> Node | None:
         """A document keeps its handle; once it has ended, another one may draw it."""
         for holders in (_HAS_HANDLE, _HAD_HANDLE):
-            for (document,) in self._db.execute(holders, (handle,)).fetchall():
-                if (node := self.node_with(int(document))) is not None:
+            rows: list[Any] = self._db.execute(holders, (handle,)).fetchall()
+            for (document,) in rows:
+                if (node := self.node_with(document)) is not None:
                     return self.node(node)
         return None
 

@@ -26,9 +26,7 @@ def read(path: Path) -> Iterator[Record | Refusal]:
     for each in files(path, hidden=True):
         if isinstance(each, Refusal):
             there = path / each.where
-            unread = (
-                os.path.isdir(there) and not there.is_symlink() and not _PASSED & {*there.parts}
-            )  # nor is what is in it
+            unread = os.path.isdir(there) and not there.is_symlink() and not _PASSED & {*there.parts}
             if unread or there.name in NAMES:
                 yield each
             continue
