@@ -73,7 +73,7 @@ for line in asked:
         os.environ.update(environ)
         sys.argv = ["avm", *arguments]
         code = 1
-        signal.alarm(30)
+        signal.alarm(300)
         try:
             main()
         except SystemExit as e:

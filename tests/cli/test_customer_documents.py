@@ -199,6 +199,7 @@ def test_an_engine_as_theirs_is_a_subclass_of_the_backend(tmp_path: Path) -> Non
         assert model.asked == asked + 1, "their cache is theirs"
 
 
+@pytest.mark.timeout(1800)  # all of the documents
 def test_every_command_and_snippet_runs_or_says_why_not(home: Home) -> None:
     """From top to bottom: without an agent, with a daemon, at a mount, in Python."""
     assert "provider /live/indicators/*: plugin my_plugins.talib" in home.run("avm-daemon check", code=1)

@@ -147,7 +147,7 @@ def bash(line: str, environ: dict[str, str]) -> tuple[int, str]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )

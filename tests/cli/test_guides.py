@@ -83,7 +83,7 @@ def test_what_a_console_shows_is_what_happens(guide: Path, shell: dict[str, str]
         )
     script = "".join(f"{command}\necho '{MARK}'\n" for command, _ in told)
     done = subprocess.run(
-        ["bash", "--norc", "-c", script], env=shell, cwd=root, capture_output=True, text=True, timeout=100
+        ["bash", "--norc", "-c", script], env=shell, cwd=root, capture_output=True, text=True, timeout=500
     )
     said = [_plain(each, root) for each in done.stdout.split(f"{MARK}\n")][:-1]
     assert len(said) == len(told), done.stderr

@@ -300,7 +300,7 @@ def test_what_is_put_into_json_can_be_dropped_again(text: str) -> None:
 def hook(environ: dict[str, str], event: str, said: object, client: str = "claude") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "avmfs.cli", "hook", "--client", client, "-a", "alice", event]
     text = said if isinstance(said, str) else json.dumps(said)
-    return subprocess.run(command, env=environ, input=text, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environ, input=text, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -158,7 +158,7 @@ def test_a_thread_that_cannot_start_keeps_no_subscription(
     subscribe(world)
     world.write(ALICE, "/memory/a", b"x")
     started()
-    until(lambda: state(world) == (2, 0, 0), 30)
+    until(lambda: state(world) == (2, 0, 0))
     assert "can't start new thread" in caplog.text
 
 

@@ -56,7 +56,8 @@ def _waiting(table: LockTable, *arguments: int) -> tuple[threading.Thread, list[
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    time.sleep(0.05)
+    while thread.is_alive() and thread.ident not in table._waiting:
+        time.sleep(0.001)
     return thread, came
 
 

@@ -700,6 +700,7 @@ def test_a_long_reader_holds_no_writer_up(writer: WriterProcess) -> None:
         assert wal(writer) > 8000 * 4096, "the case that was meant"
         took = small(300)
         assert [node.name for node in reader.children(MEMORY)] == names, "its own snapshot"
+    usual = max(usual, small(100))  # others may have begun to use the machine meanwhile
     assert took < 0.1 + 10 * usual, (took, usual)
     grown = wal(writer)
     for number in range(30):

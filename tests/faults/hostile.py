@@ -1,18 +1,42 @@
-"""A daemon whose agents `eve-*` run mount children that misbehave. Run as a script by test_daemon_children."""
+"""A daemon whose agents `eve-*` run mount children that misbehave, and whose time limits a test may change."""
 
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from avmfs_daemon import child
+from avmfs_daemon import child, children, supervisor
 from avmfs_daemon.child_spec import ChildSpec
 from avmfs_daemon.cli_context import paths_and_environ
 from avmfs_daemon.entrypoints import Entries, run_mount
 from avmfs_daemon.start import leave, serve
 
 from avmfs import wire
+from tests.faults.daemons import LIMIT_S, Daemon, wait
+
+
+@contextmanager
+def running(daemon: Daemon, **more: str) -> Iterator[None]:
+    """This one, with mounts of which alice's is ready; ``more`` are READY_S and STOP_S."""
+    command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | more
+    with (
+        open(daemon.root / "log", "w") as log,
+        subprocess.Popen(command, env=environ, stdout=log, stderr=log) as process,
+        ExitStack() as stack,
+    ):
+        daemon.pids.add(process.pid)
+        stack.callback(process.kill)
+        wait(lambda: (daemon.run / "control.sock").exists() and daemon.state("alice") == "ready")
+        daemon.family()
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
 
 
 def mount(spec: ChildSpec) -> None:
@@ -24,7 +48,7 @@ def mount(spec: ChildSpec) -> None:
         case "eve-hangs":
             time.sleep(1000)
         case "eve-labours":
-            while time.process_time() < 4:
+            while time.process_time() < 8:
                 pass
             run_mount(spec)
         case "eve-explains":
@@ -57,6 +81,8 @@ if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
     child.READY_S = float(os.environ.get("READY_S", child.READY_S))
+    for module in (children, supervisor):  # each has a name for it
+        vars(module)["STOP_S"] = float(os.environ.get("STOP_S", child.STOP_S))
     # The module by its name: children import it anew.
     from tests.faults.hostile import mount as entry
 

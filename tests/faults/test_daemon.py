@@ -34,6 +34,7 @@ from tests.faults.daemons import (
     set_immutable,
     wait,
 )
+from tests.faults.hostile import running
 from tests.faults.static_table import make
 
 pytestmark = [pytest.mark.mount, pytest.mark.logs(KILLED)]
@@ -227,10 +228,9 @@ def test_files_that_are_open_cannot_hold_up_a_stop(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "remove", "SIGTERM"])
 def test_what_open_files_have_been_given_is_kept_by_a_stop(daemon: Daemon, how: str) -> None:
+    """By a daemon that gives its children as long as they need: a busy machine's may need more than four seconds."""
     daemon.mounts("alice")
-    daemon.start()
     memory = daemon.at("alice") / "memory"
-    (memory / "old").write_text("old and long")
     code = """
 import os, sys
 for name, flags in (("new", os.O_CREAT), ("cut", os.O_CREAT), ("old", 0)):
@@ -241,21 +241,23 @@ for name, flags in (("new", os.O_CREAT), ("cut", os.O_CREAT), ("old", 0)):
 print("written", flush=True)
 sys.stdin.read()
 """
-    program = subprocess.Popen(
-        [sys.executable, "-c", code, os.fspath(memory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert program.stdout is not None and program.stdout.readline() == "written\n"
-        if how == "SIGTERM":
-            os.kill(daemon.status()["pid"], signal.SIGTERM)
-            wait(lambda: not daemon.mounted("alice"))
-        else:
-            daemon.command(how, *(["alice"] if how == "remove" else []))
-    finally:
-        program.kill()
-        program.communicate(timeout=LIMIT_S)
-    if how == "remove":
-        daemon.command("stop")
+    with running(daemon, STOP_S="50"):
+        (memory / "old").write_text("old and long")
+        program = subprocess.Popen(
+            [sys.executable, "-c", code, os.fspath(memory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert program.stdout is not None and program.stdout.readline() == "written\n"
+            if how == "SIGTERM":
+                os.kill(daemon.status()["pid"], signal.SIGTERM)
+                wait(lambda: not daemon.mounted("alice"))
+            else:
+                daemon.command(how, *(["alice"] if how == "remove" else []))
+        finally:
+            program.kill()
+            program.communicate(timeout=LIMIT_S)
+        if how == "remove":
+            daemon.command("stop")
     wait(daemon.gone)
     daemon.mounts("alice")
     daemon.start()
@@ -295,15 +297,15 @@ def test_one_process_fetches_while_there_are_providers(daemon: Daemon) -> None:
     daemon.settings(json.dumps({"providers": [provider]}))
     daemon.command("reload")
     place = daemon.at("alice") / "live"
-    wait(lambda: daemon.state("alice") == "ready", SOON_S)
+    wait(lambda: daemon.state("alice") == "ready")
     assert (place / "hello").read_bytes() == b"hello"
     before = daemon.family()["live"]
     os.kill(before, signal.SIGKILL)
-    wait(lambda: daemon.family().get("live", before) != before, SOON_S)
+    wait(lambda: daemon.family().get("live", before) != before)
     assert (place / "hello").read_bytes() == b"hello" and (place / "again").read_bytes() == b"again"
     daemon.settings(json.dumps({"providers": []}))
     daemon.command("reload")
-    wait(lambda: not place.exists() and "live" not in daemon.family(), SOON_S)
+    wait(lambda: not place.exists() and "live" not in daemon.family())
 
 
 def test_a_missing_mounts_file_is_named(daemon: Daemon) -> None:
@@ -384,7 +386,13 @@ def test_a_changed_mount_is_replaced_without_a_gap(daemon: Daemon) -> None:
     daemon.start()
     (daemon.at("alice") / "memory/note").write_text("text")
     before = daemon.mount("alice")["pid"]
-    stop, failed = threading.Event(), []
+    stop, failed, late = threading.Event(), [], [0.0]
+
+    def lag() -> None:
+        while not stop.is_set():
+            started = time.monotonic()
+            time.sleep(0.01)
+            late.append(time.monotonic() - started)
 
     def look() -> None:
         while not stop.is_set():
@@ -394,15 +402,18 @@ def test_a_changed_mount_is_replaced_without_a_gap(daemon: Daemon) -> None:
             except OSError:
                 failed.append(time.monotonic())
 
-    thread = threading.Thread(target=look)
-    thread.start()
+    threads = [threading.Thread(target=each) for each in (look, lag)]
+    for thread in threads:
+        thread.start()
     daemon.mounts("alice", more=", read_only: true")
     assert "0 added, 0 removed, 1 restarted" in daemon.command("reload")
     stop.set()
-    thread.join(LIMIT_S)
-    # Between detaching and mounting lies one run of fusermount3: milliseconds where the machine has nothing else to do.
+    for thread in threads:
+        thread.join(LIMIT_S)
+    # Between detaching and mounting lies one run of fusermount3: milliseconds where the machine has nothing else to do,
+    # which is what a sleep tells that takes longer than it should. Daemon, program and reader may each be as late.
     # A remount that first waited for the old process to end, or for the new one to start, would be seen for longer.
-    assert not failed or failed[-1] - failed[0] < 0.25 + 10 * duration_of("fusermount3", "--version")
+    assert not failed or failed[-1] - failed[0] < 0.25 + 10 * duration_of("fusermount3", "--version") + 3 * max(late)
     assert daemon.mount("alice")["pid"] != before
     with pytest.raises(OSError, match="Read-only"):
         (daemon.at("alice") / "memory/note").write_text("more")
@@ -440,8 +451,14 @@ def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
     before = daemon.family()
     daemon.settings(QUIET + 'permissions:\n  - {pattern: "/memory/*", access: ro, agents: [bob]}\ndefault_access: rw\n')
     daemon.command("reload")
-    with pytest.raises(PermissionError):
-        (daemon.at("bob") / "memory/note").write_text("no")
+
+    def refused() -> bool:
+        with contextlib.suppress(PermissionError):
+            (daemon.at("bob") / "memory/note").write_text("no")
+            return False
+        return True
+
+    wait(refused)  # a reload does not wait for all children of a busy machine
     (daemon.at("alice") / "memory/note").write_text("yes")
     assert daemon.family() == before
 
@@ -472,8 +489,10 @@ def test_commands_go_on_during_reloads_and_the_next_one_finds_the_new_settings(d
         thread.start()
     try:
         for allow in ("[localhost]", "[]", "[localhost]"):
+            before = daemon.family()["door"]
             daemon.settings(QUIET + f"webhooks: {{allow: {allow}}}\n")
             daemon.command("reload")
+            wait(lambda before=before: not alive(before))  # on a busy machine a reload may return before that
             with contextlib.closing(RemoteDoor(address, "alice")) as door:
                 allowed = contextlib.nullcontext() if allow == "[localhost]" else pytest.raises(Denied)
                 with allowed:
@@ -515,7 +534,7 @@ def test_a_killed_child_is_back_soon(daemon: Daemon, victim: str) -> None:
     (daemon.at("bob") / "memory/before").write_text("1")
     before = daemon.family()
     os.kill(before[victim], signal.SIGKILL)
-    wait(lambda: daemon.family().get(victim) not in (before[victim], None), SOON_S)
+    wait(lambda: daemon.family().get(victim) not in (before[victim], None))
     wait(lambda: answers(daemon.at("alice") / "memory/before", "1"))
     (daemon.at("alice") / "memory/after").write_text("2")
     assert (daemon.at("bob") / "memory/after").read_text() == "2"
@@ -539,7 +558,7 @@ def test_connecting_to_a_killed_door_or_writer_never_fails(daemon: Daemon) -> No
                     sock.connect(str(daemon.run / name))
             except OSError as e:
                 failures.append(e)
-            time.sleep(0.002)
+            time.sleep(0.02)  # so that what waits while a busy machine starts a successor has room in the backlog
 
     threads = [threading.Thread(target=connect, args=(name,)) for name in ("avm.sock", "writer.sock")]
     for thread in threads:

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from itertools import pairwise
 
 import pytest
 from avmfs_daemon.child import FIRST_PAUSE_S
 
-from tests.faults.daemons import LIMIT_S, SOON_S, Daemon, wait
+from tests.faults.daemons import SOON_S, Daemon, wait
+from tests.faults.hostile import running
 
 pytestmark = pytest.mark.mount
-
-
-@contextmanager
-def running(daemon: Daemon, **more: str) -> Iterator[None]:
-    command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | more
-    with (
-        open(daemon.root / "log", "w") as log,
-        subprocess.Popen(command, env=environ, stdout=log, stderr=log) as process,
-        ExitStack() as stack,
-    ):
-        daemon.pids.add(process.pid)
-        stack.callback(process.kill)
-        wait(lambda: (daemon.run / "control.sock").exists() and daemon.state("alice") == "ready")
-        daemon.family()
-        yield
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("eve", ["eve-floods", "eve-garbles", "eve-lists", "eve-stalls", "eve-boasts"])
@@ -57,7 +37,7 @@ def test_a_child_asks_less_than_a_busy_machine_could_just_answer(daemon: Daemon)
 
 def test_a_child_that_is_at_work_has_the_time_that_it_needs_and_one_that_hangs_has_not(daemon: Daemon) -> None:
     daemon.mounts("alice", "eve-hangs", "eve-labours")
-    with running(daemon, READY_S="2"):
+    with running(daemon, READY_S="5"):
         wait(lambda: daemon.mount("eve-labours")["state"] == "ready")
         assert daemon.mount("eve-labours")["restarts"] == 0
         wait(lambda: daemon.mount("eve-hangs")["state"] == "failed")

@@ -259,8 +259,10 @@ def test_long_work_keeps_nobody_else_waiting_and_ends_with_its_client(served: Da
     for between in ("x", "y"):
         client.call("write", path="/private/long.md", data=_peeled(between))
         time.sleep(1.1)  # another version
-    assert client.call("read", path="/private/long.md:diff")["data"].startswith(b"# coarse: ")
     pid = served.family()["door"]
+    began = _cpu_s(pid)
+    assert client.call("read", path="/private/long.md:diff")["data"].startswith(b"# coarse: ")
+    one = _cpu_s(pid) - began
     idle = len(os.listdir(f"/proc/{pid}/task"))
     request = wire.frame({"id": 1, "method": "read", "arguments": {"path": "/private/long.md:diff"}})
     clients = [raw(served) for _ in range(15)]
@@ -275,7 +277,7 @@ def test_long_work_keeps_nobody_else_waiting_and_ends_with_its_client(served: Da
             sock.close()
     began = _cpu_s(pid)
     wait(lambda: len(os.listdir(f"/proc/{pid}/task")) <= idle)
-    assert _cpu_s(pid) - began < 8, "fifteen of them take twice as long"
+    assert _cpu_s(pid) - began < 7.5 * one, "fifteen of them take twice as long"
     client.close()
 
 
@@ -295,7 +297,7 @@ def test_who_waits_for_a_change_ends_with_its_client(served: Daemon) -> None:
     finally:
         for sock in clients:
             sock.close()
-    wait(lambda: len(os.listdir(threads)) <= idle, 30)
+    wait(lambda: len(os.listdir(threads)) <= idle, 55)  # each has asked to wait for 60
     client.close()
 
 
@@ -421,12 +423,14 @@ def test_what_the_supervisor_is_asked_can_be_asked_without_end(served: Daemon) -
     def ask(number: int) -> None:
         with contextlib.closing(door(served)) as client:
             while time.monotonic() < until:
-                with pytest.raises(NotSupported, match="no HTTP service"):
+                with pytest.raises((NotSupported, Busy)):  # a busy machine's supervisor may be late to answer
                     client.call("sign_in")
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(ask, range(16)))
     answers(served)
+    with contextlib.closing(door(served)) as client, pytest.raises(NotSupported, match="no HTTP service"):
+        client.call("sign_in")
     assert served.family()["door"] == pid
 
 

@@ -393,14 +393,14 @@ def test_other_ends_are_survived_too(mounted: Mounted, number: int) -> None:
 
 def test_a_process_that_always_dies_ends_the_mount_instead_of_hanging_it(mounted: Mounted) -> None:
     file = os.open(mounted.memory / "file", os.O_WRONLY | os.O_CREAT)
-    for _ in range(40):
+
+    def given_up() -> bool:
         with contextlib.suppress(ProcessLookupError):
             if (pid := mounted.status()["pid"]) is not None:
                 os.kill(pid, signal.SIGSEGV)
-        time.sleep(0.1)
-        if "mounting anew" in mounted.daemon.log():
-            break
-    assert "mounting anew" in mounted.daemon.log()
+        return "mounting anew" in mounted.daemon.log()
+
+    wait(given_up)
     with contextlib.suppress(OSError):
         os.close(file)
     wait(lambda: mounted.status()["state"] == "ready" and _works(mounted.memory / "file"))
@@ -529,6 +529,7 @@ def _unlinked(daemon: Daemon) -> set[int]:
         return {node for (node,) in db.execute("select id from node where parent is null and id <> 1")}
 
 
+@pytest.mark.timeout(5 * LIMIT_S)
 def test_unlinked_files_go_within_seconds_but_those_that_are_open_stay_through_kills(mounted: Mounted) -> None:
     daemon, alice, bob = mounted.daemon, mounted.memory, mounted.daemon.at("bob") / "memory"
     for name in ("held", "mapped", *(f"closed{number}" for number in range(20))):

@@ -38,6 +38,18 @@ def recall(daemon: Daemon, agent: str, q: str) -> str:
     return (daemon.at(agent) / f":recall?min_relevance=0&q={q}").read_text()
 
 
+def by_meaning(asked: Path) -> str:
+    """The answer, asked for again where a busy machine's index was later than a mount waits for it."""
+    answers: list[str] = []
+
+    def answered() -> bool:
+        answers.append(asked.read_text())
+        return UNAVAILABLE not in answers[-1]
+
+    wait(answered)
+    return answers[-1]
+
+
 def semantic(daemon: Daemon, agent: str, q: str = "espresso") -> bool:
     """Whether a note about coffee is found by a word of its topic."""
     answer = recall(daemon, agent, q)
@@ -153,7 +165,10 @@ def test_a_mount_that_searches_holds_no_vectors(daemon: Daemon) -> None:
             wait(lambda: daemon.status()["index"].get("vectors", 0) >= 20_000)
         questions = random.Random(1).choices(["coffee", "market", "dentist", "tea"], k=20)
         for q in questions:
-            assert UNAVAILABLE not in recall(daemon, "alice", q) or not count
+            if count:
+                by_meaning(daemon.at("alice") / f":recall?q={q}")
+            else:
+                recall(daemon, "alice", q)
         sizes.append({name: pss(pid) for name, pid in daemon.family().items() if name in ("alice", "index")})
         daemon.command("stop")
     assert sizes[1]["alice"] - sizes[0]["alice"] < 25_000_000
@@ -163,13 +178,14 @@ def test_a_mount_that_searches_holds_no_vectors(daemon: Daemon) -> None:
 @pytest.mark.model
 @pytest.mark.logs(KILLED)  # a mount that is replaced on a busy machine may be late to leave
 def test_the_command_that_an_answer_names_has_the_notes_found_by_what_they_mean(daemon: Daemon) -> None:
-    daemon.settings("embedding: {allow_download: false}\n")
+    daemon.settings("embedding: {allow_download: false, timeout_s: 300}\n")
     daemon.mounts("alice")
     daemon.start()
     for name, text in (("news", "中东局势紧张"), ("dinner", "今天晚饭吃了面条")):
         (daemon.at("alice") / f"memory/{name}.md").write_text(text)
     ready(daemon)
     asked = daemon.at("alice") / ":recall?max_tokens=400&q=伊朗军事冲突"
+    wait(lambda: "; avm " in asked.read_text())  # and not that a busy machine's index is late
     first, *rest = asked.read_text().splitlines()
     assert rest == ["(nothing relevant)"]
     command = first.partition("; avm ")[2].partition(" changes")[0]
@@ -181,6 +197,6 @@ def test_the_command_that_an_answer_names_has_the_notes_found_by_what_they_mean(
     assert json.loads(done.stdout)["reloaded"] is True
     wait(lambda: daemon.status()["embedding"]["model"] == "use-multilingual-3")
     ready(daemon)
-    wait(lambda: "中东局势紧张" in asked.read_text())
-    assert "面条" not in asked.read_text() and UNAVAILABLE not in asked.read_text()
+    wait(lambda: "中东局势紧张" in by_meaning(asked))
+    assert "面条" not in by_meaning(asked)
     assert daemon.status()["index"]["vectors"] == 2

@@ -23,14 +23,14 @@ import pytest
 from avmfs.agents.webhooks import verify
 from avmfs.errors import AvmError, Denied
 from avmfs.rpc.client import RemoteDoor
-from tests.faults.daemons import QUIET, SOON_S, Daemon, alive, wait
+from tests.faults.daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, wait
 from tests.faults.receivers import Delivery, Fate, Receiver, receiving
 
 DELIVERIES = int(os.environ.get("AVM_OUTBOX_DELIVERIES", "60"))
 QUEUES = 4
 REFUSED = "127.0.0.2"
 
-pytestmark = pytest.mark.timeout(600 + DELIVERIES)
+pytestmark = pytest.mark.timeout(2 * LIMIT_S + DELIVERIES)
 
 
 def door(daemon: Daemon, agent: str, **more: Any) -> RemoteDoor:
@@ -128,16 +128,13 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
             with contextlib.suppress(ProcessLookupError):
                 os.kill(family[victim], signal.SIGKILL)
             if victim == "supervisor":
-                wait(
-                    lambda family=family: not any(alive(pid) for name, pid in family.items() if name != "holder"),
-                    10,
-                )
+                wait(lambda family=family: not any(alive(pid) for name, pid in family.items() if name != "holder"))
                 daemon.start()
             wait(lambda: "keeper" in daemon.family())
         writer.join(300)
         assert len(writer.done) == DELIVERIES // 2
         try:
-            wait(lambda: not missing(), 60 + DELIVERIES / 5)
+            wait(lambda: not missing(), LIMIT_S + DELIVERIES / 5)
         except AssertionError:
             pytest.fail(f"missing: {sorted(missing())}; {daemon.status()['outbox']}; {daemon.log()[-3000:]}")
         wait(lambda: daemon.status()["outbox"].get("waiting") == 0)

@@ -73,6 +73,7 @@ def test_systemd_hears_of_readiness_reloads_the_end_and_every_beat(daemon: Daemo
         assert daemon.mounted("alice")  # ready means mounted
         daemon.family()
         manager.until("WATCHDOG=1")
+        manager.drain()
         started, before = time.monotonic(), sum("WATCHDOG" in each for each in manager.heard)
         time.sleep(6.0)
         manager.drain()

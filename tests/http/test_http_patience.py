@@ -1,4 +1,7 @@
-"""How long the service waits for a client that sends or takes nothing: with limits of tenths of a second."""
+"""How long the service waits for a client that sends or takes nothing: with limits of tenths of a second.
+
+Each holds only where it is to be over: a client of a busy machine may be late itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,6 @@ HEADERS = {"content-type": "application/json"}
 @pytest.fixture
 def here(web: Web, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web, Server]]:
     """The service in this process, in front of the daemon's door, with little patience and small buffers."""
-    monkeypatch.setattr(rest, "BODY_S", 0.3)
     monkeypatch.setattr(events, "SEND_S", 0.3)
     places = {"AVM_RUNTIME_DIR": web.runtime, "AVM_DATA_DIR": web.runtime.parent / "data", "HOME": web.runtime}
     where, ready = find_paths({name: str(place) for name, place in places.items()}), threading.Event()
@@ -54,7 +56,10 @@ def token_of(server: Server, agent: str) -> str:
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"path": "/shared/slow.md", '])
-def test_a_body_that_does_not_come_in_time_is_refused(here: tuple[Web, Server], sent: bytes) -> None:
+def test_a_body_that_does_not_come_in_time_is_refused(
+    here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(rest, "BODY_S", 0.3)
     web, server = here
     with contextlib.closing(HTTPConnection(web.host, web.port, timeout=LIMIT_S)) as slow:
         slow.putrequest("POST", "/api/write")
@@ -64,6 +69,7 @@ def test_a_body_that_does_not_come_in_time_is_refused(here: tuple[Web, Server], 
         slow.endheaders(sent)
         answer = slow.getresponse()
         assert answer.status == 408 and b"the body did not come within 0.3 s" in answer.read()
+    monkeypatch.setattr(rest, "BODY_S", LIMIT_S)
     assert web.call(token_of(server, "alice"), "tags").status == 200
 
 
@@ -96,16 +102,18 @@ def test_a_stream_of_events_that_nobody_reads_ends_and_leaves_room(here: tuple[W
 def test_a_client_that_takes_no_answer_is_hung_up_on(
     here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch, path: str, times: int
 ) -> None:
-    monkeypatch.setattr(service, "HEAD_S", 0.3)
+    monkeypatch.setattr(service, "HEAD_S", LIMIT_S)
     web, server = here
     with contextlib.ExitStack() as held:
-        for _ in range(4):
-            sock = held.enter_context(contextlib.closing(socket.socket()))
+        connections = server._server.server_state.connections
+        clients = [held.enter_context(contextlib.closing(socket.socket())) for _ in range(4)]
+        for sock in clients:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             sock.connect((web.host, web.port))
+        wait(lambda: len(connections) == 4)
+        monkeypatch.setattr(service, "HEAD_S", 0.3)
+        for sock in clients:
             sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {web.host}\r\n\r\n".encode() * times)
-        connections = server._server.server_state.connections
-        wait(lambda: len(connections) == 4, SOON_S)
         wait(lambda: not connections, SOON_S)
 
 
@@ -114,7 +122,7 @@ def test_a_client_that_takes_an_answer_slowly_has_it_whole(
 ) -> None:
     """What counts is whether it takes anything: for all of it there is no limit."""
     monkeypatch.setattr(service, "TAKEN", 1024)
-    monkeypatch.setattr(events, "SEND_S", 2.0)
+    monkeypatch.setattr(events, "SEND_S", 5.0)
     web, _ = here
     with contextlib.closing(socket.socket()) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -122,9 +130,9 @@ def test_a_client_that_takes_an_answer_slowly_has_it_whole(
         sock.connect((web.host, web.port))
         sock.sendall(f"GET /openapi.json HTTP/1.1\r\nHost: {web.host}\r\nConnection: close\r\n\r\n".encode())
         got, began = bytearray(), time.monotonic()
-        while piece := sock.recv(4096):
+        while piece := sock.recv(2048):
             got += piece
-            if time.monotonic() - began < 3 * events.SEND_S:
+            if time.monotonic() - began < 2 * events.SEND_S:
                 time.sleep(0.2)
         head, _, body = bytes(got).partition(b"\r\n\r\n")
         assert f"content-length: {len(body)}".encode() in head and len(body) > 90_000

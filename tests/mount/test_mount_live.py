@@ -24,7 +24,7 @@ from tests.mount.mount_world import World, cat, code_of, echo, meta, sh, until
 
 pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"
-BRIEF = {"timeout_s": 1.0}
+BRIEF = {"timeout_s": 1.0}  # of sources that do not answer; who answers has, on a busy machine, any time
 ENDLESS = "86399.731"  # seconds of a sleep that nothing else on this machine sleeps
 
 DESK = """
@@ -68,11 +68,11 @@ BAD = """
 import time
 
 def read(path, context):
-    what = context.params["what"]
+    what = path.rpartition("/")[2]
     if what == "raises":
         raise ValueError("as it is")
     if what == "hangs":
-        time.sleep(3)
+        time.sleep(600)
     if what == "exits":
         raise SystemExit(3)
     return 7
@@ -136,12 +136,17 @@ def settings(place: Path) -> Iterator[str]:
         url = f"http://127.0.0.1:{site.server_port}/prices/${{symbol}}"
         http_config = {"url": url, "headers": {"Authorization": "Bearer ${API_KEY_OF_TEST}"}}
         providers: list[dict[str, Any]] = [
-            {"pattern": "/live/prices/{symbol}", "handler": "http", "config": http_config, **BRIEF, "ttl": 60},
+            {"pattern": "/live/prices/{symbol}", "handler": "http", "config": http_config, "ttl": 60},
+            {
+                "pattern": "/live/web/slow",
+                "handler": "http",
+                "config": {"url": f"http://127.0.0.1:{site.server_port}/web/slow"},
+                **BRIEF,
+            },
             {
                 "pattern": "/live/web/{what}",
                 "handler": "http",
                 "config": {"url": f"http://127.0.0.1:{site.server_port}/web/${{what}}"},
-                **BRIEF,
             },
             {
                 "pattern": "/live/head/{v}",
@@ -156,14 +161,16 @@ def settings(place: Path) -> Iterator[str]:
                     "database": str(place / "d.db"),
                     "query": "with recursive n(x) as (select 1 union all select x + 1 from n) select x from n",
                 },
-                **BRIEF,
             },
-            {
-                "pattern": "/live/bad/{what}",
-                "handler": "plugin",
-                "config": {"plugin": "bad_of_a_test", "path": str(place / "code")},
-                **BRIEF,
-            },
+            *(
+                {
+                    "pattern": f"/live/bad/{what}",
+                    "handler": "plugin",
+                    "config": {"plugin": "bad_of_a_test", "path": str(place / "code")},
+                    **limit,
+                }
+                for what, limit in (("hangs", BRIEF), ("{what}", {}))
+            ),
             {"pattern": "/live/unset/{n}", "handler": "http", "config": {"url": "http://127.0.0.1/${NOT_SET_HERE}"}},
             {"pattern": "/live/echo/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}},
             {"pattern": "/live/hung/{n}", "handler": "script", "config": {"command": wait + " ${n}"}, "timeout_s": 300},
@@ -224,7 +231,8 @@ def settings(place: Path) -> Iterator[str]:
             {"pattern": "/live/put/*", "access": "ro", "agents": ["bob"]},
             {"pattern": "/*", "access": "rw"},
         ]
-        yield json.dumps({"embedding": {"enabled": False}, "providers": providers, "permissions": rules})
+        patient = [{"timeout_s": 300.0, **each} for each in providers]
+        yield json.dumps({"embedding": {"enabled": False}, "providers": patient, "permissions": rules})
         Site.over.set()
         site.shutdown()
 

@@ -204,6 +204,11 @@ def _go(*processes: subprocess.Popen[str]) -> None:
         process.stdin.flush()
 
 
+def _sleeps(process: subprocess.Popen[str]) -> bool:
+    """In the kernel: waiting for what it has asked."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "SD"
+
+
 def test_who_would_close_a_circle_of_waiters_is_told(place: Place) -> None:
     """Three processes of a mount; the others go on once the one that was told has let go."""
     path = place.alice / "f"
@@ -212,6 +217,9 @@ def test_who_would_close_a_circle_of_waiters_is_told(place: Place) -> None:
         assert line_from(a) == line_from(b) == line_from(c) == "held"
         _go(a, b)
         assert line_from(a) == line_from(b) == "asks"
+        until(lambda: all(_sleeps(each) for each in (a, b)))
+        for _ in range(20):
+            os.statvfs(path)  # which the mount answers after it has come to what they ask
         time.sleep(0.3)
         _go(c)
         assert [line_from(c), line_from(c)] == ["asks", "told"]

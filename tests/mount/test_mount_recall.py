@@ -36,7 +36,7 @@ NOTES = {
 
 @pytest.fixture(scope="module")
 def settings() -> str:
-    return "embedding: {allow_download: false}\n"
+    return "embedding: {allow_download: false, timeout_s: 300}\n"
 
 
 @pytest.fixture(scope="module")

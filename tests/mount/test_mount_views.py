@@ -405,11 +405,16 @@ def test_an_expired_file_is_gone_from_every_route_at_once(place: Place, alice: P
     echo("passing", view(brief, ":tags"))
     handle = meta(brief)["id"]
     assert "brief.md" in cat(place.bob / ":search?q=alpha")
+    at_first = time.time() + 5
     echo("5s", view(brief, ":ttl"))
     expires = time.time() + 5
-    assert cat(place.bob / "brief.md:ttl") in [f"{left}s\n" for left in range(6)]
-    assert (place.bob / "brief.md").read_text() == "alpha brief\n"
-    assert sorted(os.listdir(place.bob)) == ["brief.md", "stays.md"]
+    try:
+        assert cat(place.bob / "brief.md:ttl") in [f"{left}s\n" for left in range(6)]
+        assert (place.bob / "brief.md").read_text() == "alpha brief\n"
+        assert sorted(os.listdir(place.bob)) == ["brief.md", "stays.md"]
+    except (OSError, AssertionError):
+        if time.time() < at_first:  # a busy machine may have come to it too late
+            raise
     while time.time() < expires + 0.005:  # a name that has rested is one that the kernel may keep
         brief.exists(), (place.bob / "brief.md").exists()
         time.sleep(0.005)

@@ -51,7 +51,7 @@ def environ() -> Iterator[dict[str, str]]:
     try:
         yield environ
     finally:
-        subprocess.run(["avm-daemon", "stop"], env=environ, capture_output=True, timeout=60, check=False)
+        subprocess.run(["avm-daemon", "stop"], env=environ, capture_output=True, timeout=300, check=False)
         shutil.rmtree(home)
 
 
@@ -61,7 +61,7 @@ def test_the_first_screen_of_the_readme_runs_as_it_is_pasted(environ: dict[str, 
     assert len(steps()) >= 9
     for command, shown in steps():
         done = subprocess.run(
-            ["bash", "-c", command], env=environ, capture_output=True, text=True, timeout=120, check=False
+            ["bash", "-c", command], env=environ, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, (command, done.stderr)
         if shown:

@@ -320,5 +320,5 @@ def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
 def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).resolve().parent.parent.parent
     return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)], cwd=root, capture_output=True, text=True, timeout=100
+        [sys.executable, "-m", module, *map(str, arguments)], cwd=root, capture_output=True, text=True, timeout=300
     )

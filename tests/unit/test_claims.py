@@ -221,7 +221,7 @@ def test_who_is_here_is_seen_and_who_was_killed_is_not(tmp_path: Path) -> None:
     with mine.entered("alice", "cli", 9), mine.entered("alice", "cli", 5):
         assert mine.all() == {"alice": {"cli": 5}, "bob": {"mount": 7}}
         other.kill()
-        other.communicate(timeout=60)
+        other.communicate(timeout=300)
         assert mine.all() == {"alice": {"cli": 5}}
         assert not [name for name in os.listdir(folder) if name.startswith(str(other.pid))]
     assert mine.all() == {}

@@ -269,7 +269,7 @@ def test_a_public_address_on_any_interface_is_own_also_where_foreign_ones_can_be
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert said.returncode == 0, said.stderr
     usual, foreign = said.stdout.splitlines()

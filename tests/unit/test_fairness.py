@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -33,7 +34,7 @@ class Client:
         self._thread.start()
 
     def _work(self, door: Fairness, who: Principal, work: Callable[[], object]) -> None:
-        calls.working.call = call = door.call(self.theirs, who)
+        self.call = calls.working.call = call = door.call(self.theirs, who)
         try:
             work()
             self.said.append(None)
@@ -145,14 +146,19 @@ def test_who_finds_too_many_waiting_is_refused_but_not_at_once(asks: Asks, monke
     first = asks(BOB)
     assert first.looked.wait(LIMIT_S)
     second, third = asks(BOB), asks(BOB)
-    assert not second.looked.wait(0.2) and not third.looked.is_set()
+    queue = cast(Any, first.call._turn.queue)
+    deadline = time.monotonic() + LIMIT_S
+    while not (first.call._turn.waiting and queue._cond._waiters):  # one for its turn, one for a place
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert not second.looked.is_set() and not third.looked.is_set()
     monkeypatch.setattr(fairness, "PLACE_S", 0.01)
     fourth = asks(BOB)
     assert fourth.looked.wait(LIMIT_S) and isinstance(fourth.said[0], Busy)
     first.end()
     second.over.set()
     third.over.set()
-    assert third.looked.wait(LIMIT_S) and second.said == third.said == [None]
+    assert all(each.looked.wait(LIMIT_S) for each in (second, third)) and second.said == third.said == [None]
 
 
 def test_work_ends_when_its_client_hangs_up_and_not_when_it_only_asks_no_more(

@@ -353,7 +353,7 @@ def test_rounds_bring_hosts_together_and_status_says_how_they_went(worlds: list[
 def test_strangers_and_junk_hold_nobody_up(
     worlds: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gossip_link, "HELLO_S", 0.5)
+    monkeypatch.setattr(gossip_link, "HELLO_S", 300.0)
     named(worlds[0], "mars"), named(worlds[1], "venus")
     wrote(worlds[0], "alice", "# NVDA")
     one = listening(worlds[0], tmp_path)
@@ -369,10 +369,15 @@ def test_strangers_and_junk_hold_nobody_up(
                 assert sock.recv(100) == b""
         with pytest.raises(Denied, match="does not have the key"):
             other.ask(where)
+        monkeypatch.setattr(gossip_link, "HELLO_S", 0.5)
         held = [socket.create_connection(("127.0.0.1", one.port), timeout=300) for _ in range(20)]
-        time.sleep(gossip_link.HELLO_S + 0.5)
         for sock in held:
+            assert sock.recv(1) == b"", "who says nothing is hung up on"
             sock.close()
+        monkeypatch.setattr(gossip_link, "HELLO_S", 300.0)
+        deadline = time.monotonic() + 300
+        while one._room._value < gossip_link.CONNECTIONS and time.monotonic() < deadline:
+            time.sleep(0.01)
         third = listening(worlds[2], tmp_path)
         try:
             assert third.ask(where) == 1

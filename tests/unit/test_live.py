@@ -382,7 +382,7 @@ def test_who_asks_waits_for_all_that_a_write_is(tmp_path: Path, monkeypatch: pyt
 
     class Patient:
         def ask(self, *given: Any, **more: Any) -> list[bytes]:
-            time.sleep(1.5)
+            time.sleep(3.3)
             return []
 
     listener = socket.socket(socket.AF_UNIX)
@@ -391,7 +391,7 @@ def test_who_asks_waits_for_all_that_a_write_is(tmp_path: Path, monkeypatch: pyt
     serving = threading.Thread(target=live.serve, args=(listener, Patient(), stop))
     serving.start()
     try:
-        provider = Provider("/live/{name}", "takes", writable=True, timeout_s=1.0)
+        provider = Provider("/live/{name}", "takes", writable=True, timeout_s=3.0)
         assert live.RemoteAsker(tmp_path / "live.sock", (provider,)).ask("write", WHERE, b"x") == []
     finally:
         stop.set()

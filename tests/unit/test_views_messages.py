@@ -293,8 +293,8 @@ def test_waiting_ends_with_the_message_or_with_its_time(tmp_path: Path, world: W
             agents[name] = Agent(Memory(replace(world.around, store=store, clock=time.time_ns), Principal(name)))
             agents[name].memory.submit("enroll")
         later = threading.Timer(0.3, lambda: agents["alice"].memory.tell("bob" if arrives else "alice", "hello"))
-        later.start()
         began = time.monotonic()
+        later.start()
         text = agents["bob"].cat(f"/:inbox?wait={600 if arrives else 0.7}")
         took = time.monotonic() - began
         later.join()

@@ -139,7 +139,7 @@ def serving(talk: Callable[[socket.socket], None], context: ssl.SSLContext | Non
         thread.join(300)
 
 
-def send(port: int, timeout_s: float = 2.0, allowed: Allowed = HERE, body: bytes = b"{}") -> int:
+def send(port: int, timeout_s: float = 60.0, allowed: Allowed = HERE, body: bytes = b"{}") -> int:
     request = http_delivery.Request(parse(f"http://127.0.0.1:{port}/hook?x=1"), {"webhook-id": "msg_x"}, body)
     return http_delivery.post(request, allowed, timeout_s)
 
