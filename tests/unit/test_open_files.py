@@ -13,6 +13,7 @@ from avmfs.errors import OverQuota, TooBig
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.store.commands import writing
+from avmfs.store.queries.nodes import Reader
 from avmfs.vfs import open_file
 from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
@@ -271,15 +272,15 @@ def test_what_comes_behind_a_piece_that_is_read_is_none_that_is_left(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a door, which had been told of the end of the file: another writer is as quick as that."""
-    alice, read = world.agent("alice"), FileHandle.read
+    alice, read = world.agent("alice"), Reader.read
 
-    def and_more_comes(handle: FileHandle, offset: int, size: int) -> bytes:
-        data = read(handle, offset, size)
+    def and_more_comes(reader: Reader, node: int, offset: int, size: int) -> bytes:
+        data = read(reader, node, offset, size)
         alice.put("/shared/note.md", "and some more")
         return data
 
     alice.put("/shared/note.md", "some")
-    monkeypatch.setattr(FileHandle, "read", and_more_comes)
+    monkeypatch.setattr(Reader, "read", and_more_comes)
     found = methods.call(alice.memory, "read", {"path": "/shared/note.md"})
     assert (found["data"], found["more"]) == (b"some", False)
     found = methods.call(alice.memory, "read", {"path": "/shared/note.md", "limit": 4})
