@@ -55,10 +55,10 @@ def test_a_reload_reaches_the_writer(daemon: Daemon) -> None:
     daemon.settings(QUIET + "log: {format: json}\n")
     daemon.command("reload")
     (daemon.at("alice") / "memory/note").write_text("two")
-    assert daemon.family()["writer"] != before
+    assert daemon.whole_family()["writer"] != before
     told = [line for line in daemon.log().splitlines() if "the store's log is on the disk" in line]
     assert len(told) == 2 and json.loads(told[1])["process"] == "writer"
-    now = daemon.family()["writer"]
+    now = daemon.whole_family()["writer"]
     daemon.settings(QUIET + "log: {format: json}\nhttp: {metrics: false}\n")
     daemon.command("reload")
-    assert daemon.family()["writer"] != now and (daemon.at("alice") / "memory/note").read_text() == "two"
+    assert daemon.whole_family()["writer"] != now and (daemon.at("alice") / "memory/note").read_text() == "two"

@@ -154,8 +154,9 @@ def test_locks_hold_across_mounts_when_their_files_are_removed(serving: Daemon, 
     wait(lambda: (serving.run / "locks" / name).exists() and there(serving))
     assert not granted(2, 5)
     assert kind == "flock" or granted(7, 1)  # of the range that is held, and of no more
-    os.kill(serving.family()["alice"], signal.SIGKILL)  # the holder has the new one
-    wait(lambda: serving.state("alice") == "ready")
+    pid = serving.family()["alice"]
+    os.kill(pid, signal.SIGKILL)  # the holder has the new one
+    wait(lambda: serving.mount("alice")["pid"] not in (pid, None) and serving.state("alice") == "ready")
     assert not granted(2, 5)
     holder.communicate("\n", timeout=LIMIT_S)
     assert granted(2, 5)
@@ -388,8 +389,9 @@ def test_a_full_runtime_directory_holds_up_no_start_that_could_be_made(daemon: D
         daemon.family()
         (daemon.at("alice") / "shared/before").write_text("before")
         works(daemon, "on a full one")
-        os.kill(daemon.family()["alice"], signal.SIGKILL)
-        wait(lambda: there(daemon))
+        pid = daemon.family()["alice"]
+        os.kill(pid, signal.SIGKILL)
+        wait(lambda: daemon.mount("alice")["pid"] not in (pid, None) and there(daemon))
         works(daemon, "and after a kill")
         daemon.command("stop")
         assert daemon.gone()
