@@ -745,13 +745,13 @@ def mounted(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("number", ["TERM", "KILL"])
-def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: str) -> None:
-    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+def test_mount_serves_one_agent_until_it_is_told_to_stop(apart: Shell, number: str) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
     where = root / "here"
-    alone.run("write", "/private/before.md", "before")
+    apart.run("write", "/private/before.md", "before")
     process = subprocess.Popen(
         [sys.executable, "-m", "avmfs.cli", "mount", "alice", str(where)],
-        env=alone.environ,
+        env=apart.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -761,10 +761,10 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
         assert process.stdout.readline() == f"alice is mounted at {where}; Ctrl-C unmounts\n"
         assert (where / "private/before.md").read_text() == "before"
         (where / "shared/new.md").write_text("from the mount")
-        assert alone.out("read", "/shared/new.md", agent="bob") == "from the mount"
-        alone.run("write", "/shared/new.md", "from the command", agent="bob")
+        assert apart.out("read", "/shared/new.md", agent="bob") == "from the mount"
+        apart.run("write", "/shared/new.md", "from the command", agent="bob")
         assert (where / "shared/new.md").read_text() == "from the command"
-        assert "avm-daemon add bob" in alone.complaint("mount", "bob", str(root / "there"), code=75)
+        assert "avm-daemon add bob" in apart.complaint("mount", "bob", str(root / "there"), code=75)
         process.send_signal(getattr(signal, f"SIG{number}"))
         assert process.wait(LIMIT_S) == (-9 if number == "KILL" else 0), process.stderr and process.stderr.read()
         until(lambda: not mounted(where))
@@ -775,31 +775,31 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
             subprocess.run(["fusermount3", "-uz", str(where)], check=False)
     until(lambda: StoreLock(root / "data/avm.db").holder() is None)
     assert number == "KILL" or not (root / "run/mount.yaml").exists()
-    assert alone.out("read", "/shared/new.md") == "from the command"
+    assert apart.out("read", "/shared/new.md") == "from the command"
 
 
-def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:
-    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+def test_mount_in_the_background_and_where_it_cannot_be(apart: Shell) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
     where = root / "back"
-    told = json.loads(alone.out("mount", "alice", str(where), "--background", "--json"))
+    told = json.loads(apart.out("mount", "alice", str(where), "--background", "--json"))
     try:
         assert told == {"agent": "alice", "mountpoint": str(where)} and mounted(where)
         assert (where / "memory/shared").is_dir()
     finally:
-        done = subprocess.run([sys.executable, "-m", "avmfs_daemon", "stop"], env=alone.environ, timeout=LIMIT_S)
+        done = subprocess.run([sys.executable, "-m", "avmfs_daemon", "stop"], env=apart.environ, timeout=LIMIT_S)
     assert done.returncode == 0 and not mounted(where)
     full = root / "full"
     full.mkdir()
     (full / "file").write_text("x")
-    config = Path(alone.environ["AVM_CONFIG_DIR"]) / "config.yaml"
+    config = Path(apart.environ["AVM_CONFIG_DIR"]) / "config.yaml"
     for more in ([], ["--background"]):
         config.write_text("embedding: {enabled: false}\n")
-        said = alone.complaint("mount", "alice", str(full), *more, code=1)
+        said = apart.complaint("mount", "alice", str(full), *more, code=1)
         assert said.startswith(f"avm: mount alice: {full}: the directory is not empty"), said
-        hides = alone.complaint("mount", "alice", str(root), *more, code=2)
+        hides = apart.complaint("mount", "alice", str(root), *more, code=2)
         assert hides.startswith(f"avm: {root} would hide {root}/"), hides
         config.write_text("embedding: {enabled: perhaps}\n")
-        bad = alone.complaint("mount", "alice", str(where), *more, code=2)
-        assert bad == alone.complaint("ls", code=2) and "embedding.enabled: " in bad
+        bad = apart.complaint("mount", "alice", str(where), *more, code=2)
+        assert bad == apart.complaint("ls", code=2) and "embedding.enabled: " in bad
         assert not (root / "run/mount.yaml").exists() and not mounted(where)
     assert (full / "file").read_text() == "x"
