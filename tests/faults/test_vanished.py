@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -357,8 +358,9 @@ def test_a_daemon_that_cannot_be_asked_is_named_and_a_second_one_does_not_start(
     shutil.rmtree(serving.run)
     serving.run.write_text("in the way")
     (serving.at("alice") / "shared/meanwhile").write_text("written")
-    for command in ("status", "stop", "reload"):
-        assert f"kill {pid} stops the daemon" in serving.command(command, expect=1)
+    with ThreadPoolExecutor() as pool:  # each of which waits for the socket to come back
+        for said in pool.map(lambda command: serving.command(command, expect=1), ("status", "stop", "reload")):
+            assert f"kill {pid} stops the daemon" in said
     wait(lambda: f"cannot be made anew: {serving.run}: File exists" in serving.log())
     serving.environ["AVM_RUNTIME_DIR"] = str(serving.root / "elsewhere")
     assert f"already running (pid {pid})" in serving.command("start", expect=1)
