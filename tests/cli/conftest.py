@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from avmfs import AVM
-from tests.cli.shells import Shell, configured, environment
+from tests.cli.shells import QuickShell, Shell, configured, environment
 from tests.mount.mount_world import World
 
 Open = Callable[[str], AVM]
@@ -38,6 +39,13 @@ def world(agents: list[str], settings: str) -> Iterator[World]:
 @pytest.fixture
 def alone(settings: str) -> Iterator[Shell]:
     """No daemon, an empty store."""
+    with configured(settings) as root, contextlib.closing(QuickShell(environment(root), root)) as shell:
+        yield shell
+
+
+@pytest.fixture
+def apart(settings: str) -> Iterator[Shell]:
+    """The same, each command in a process of its own: for those that leave one behind, or that take their time."""
     with configured(settings) as root:
         yield Shell(environment(root))
 

@@ -94,29 +94,38 @@ class QuickShell(Shell):
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
         super().__init__(environ)
+        self._folder = folder
         self._files = [folder / name for name in ("stdin", "stdout", "stderr")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _ZYGOTE],
-            env=environ,
-            cwd=folder,  # some commands write where they are
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process: subprocess.Popen[str] | None = None
+
+    def _started(self) -> subprocess.Popen[str]:
+        """With the first command: many tests want the environment alone."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _ZYGOTE],
+                env=self.environ,
+                cwd=self._folder,  # some commands write where they are
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        return self._process
 
     def _execute(
         self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
     ) -> subprocess.CompletedProcess[bytes]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
         for file, content in zip(self._files, (data or b"", b"", b""), strict=True):
             file.write_bytes(content)
-        self._process.stdin.write(json.dumps([arguments, environ, [str(file) for file in self._files]]) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
+        process.stdin.write(json.dumps([arguments, environ, [str(file) for file in self._files]]) + "\n")
+        process.stdin.flush()
+        code = int(process.stdout.readline())
         return subprocess.CompletedProcess(arguments, code, self._files[1].read_bytes(), self._files[2].read_bytes())
 
     def close(self) -> None:
-        self._process.communicate(timeout=LIMIT_S)
+        if self._process is not None:
+            self._process.communicate(timeout=LIMIT_S)
 
 
 def environment(root: Path) -> dict[str, str]:

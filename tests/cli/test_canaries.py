@@ -6,6 +6,7 @@ through the mount, the command line, Python and MCP, with a daemon and without.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -26,7 +27,7 @@ from avmfs import AVM
 from avmfs.errors import AvmError
 from avmfs.rpc.client import RemoteDoor
 from avmfs.views import registry
-from tests.cli.shells import Shell, environment
+from tests.cli.shells import QuickShell, Shell, environment
 from tests.mcp import peers
 from tests.mount.mount_world import World, cat, echo, housekeeping_is_done, release_claims, until, view
 
@@ -673,8 +674,14 @@ def test_without_a_daemon_nothing_is_different(planted: Planted, tmp_path: Path)
         assert [hit["path"] for hit in avm.search(NAMED["content"])] == ["/memory/private/alice/note.md"]
 
 
-def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None:
-    bob = Shell({**planted.world.environ, "LC_ALL": "C.UTF-8"})
+@pytest.fixture
+def shell(planted: Planted, tmp_path: Path) -> Iterator[Shell]:
+    with contextlib.closing(QuickShell({**planted.world.environ, "LC_ALL": "C.UTF-8"}, tmp_path)) as shell:
+        yield shell
+
+
+def test_the_command_line_tells_no_more_than_the_mount(planted: Planted, shell: Shell) -> None:
+    bob = shell
     told = [
         ["ls"],
         ["ls", "-l", "/memory/shared/team"],

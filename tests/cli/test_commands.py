@@ -529,7 +529,7 @@ def test_warmup_without_a_model_says_why(avm: Shell) -> None:
 # --- the daemon
 
 
-def test_a_store_that_a_stopped_daemon_holds_is_a_temporary_problem(alone: Shell) -> None:
+def test_a_store_that_a_stopped_daemon_holds_is_a_temporary_problem(apart: Shell) -> None:
     """A lock whose holder does not answer: exit code 75, and no waiting without end."""
     code = """
 import sys, time
@@ -540,15 +540,15 @@ lock.note(lock.acquire(1), {"pid": 1, "socket": sys.argv[1] + ".sock"})
 print("held", flush=True)
 time.sleep(60)
 """
-    data = Path(alone.environ["AVM_DATA_DIR"]) / "avm.db"
+    data = Path(apart.environ["AVM_DATA_DIR"]) / "avm.db"
     holder = subprocess.Popen([sys.executable, "-c", code, str(data)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        assert "does not answer" in alone.complaint("ls", code=75)
+        assert "does not answer" in apart.complaint("ls", code=75)
     finally:
         holder.kill()
         holder.communicate(timeout=300)
-    alone.run("ls")
+    apart.run("ls")
 
 
 HEAVY = {"numpy", "apsw", "yaml", "torch", "faiss", "sentence_transformers", "onnxruntime", "tiktoken", "Stemmer"}

@@ -763,13 +763,13 @@ def mounted(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("number", ["TERM", "KILL"])
-def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: str) -> None:
-    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+def test_mount_serves_one_agent_until_it_is_told_to_stop(apart: Shell, number: str) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
     where = root / "here"
-    alone.run("write", "/private/before.md", "before")
+    apart.run("write", "/private/before.md", "before")
     process = subprocess.Popen(
         [sys.executable, "-m", "avmfs.cli", "mount", "alice", str(where)],
-        env=alone.environ,
+        env=apart.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -779,10 +779,10 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
         assert process.stdout.readline() == f"alice is mounted at {where}; Ctrl-C unmounts\n"
         assert (where / "private/before.md").read_text() == "before"
         (where / "shared/new.md").write_text("from the mount")
-        assert alone.out("read", "/shared/new.md", agent="bob") == "from the mount"
-        alone.run("write", "/shared/new.md", "from the command", agent="bob")
+        assert apart.out("read", "/shared/new.md", agent="bob") == "from the mount"
+        apart.run("write", "/shared/new.md", "from the command", agent="bob")
         assert (where / "shared/new.md").read_text() == "from the command"
-        assert "avm-daemon add bob" in alone.complaint("mount", "bob", str(root / "there"), code=75)
+        assert "avm-daemon add bob" in apart.complaint("mount", "bob", str(root / "there"), code=75)
         process.send_signal(getattr(signal, f"SIG{number}"))
         assert process.wait(LIMIT_S) == (-9 if number == "KILL" else 0), process.stderr and process.stderr.read()
         until(lambda: not mounted(where))
@@ -793,15 +793,15 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
             subprocess.run(["fusermount3", "-uz", str(where)], check=False)
     until(lambda: StoreLock(root / "data/avm.db").holder() is None)
     assert number == "KILL" or not (root / "run/mount.yaml").exists()
-    assert alone.out("read", "/shared/new.md") == "from the command"
+    assert apart.out("read", "/shared/new.md") == "from the command"
 
 
 @pytest.mark.parametrize("program", ["mount", "start"])
 def test_no_program_of_the_daemon_is_imported_from_the_working_directory(
-    alone: Shell, tmp_path: Path, program: str
+    apart: Shell, tmp_path: Path, program: str
 ) -> None:
     """Its files may be anybody's: those of a project that was cloned, or of /tmp."""
-    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
     (root / "config/mounts.yaml").write_text(f"mounts:\n  - {{mountpoint: {root}/here, agent_id: alice}}\n")
     for name in ("click", "msgpack", "multiprocessing"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r} + '\\n')\n")
@@ -811,27 +811,27 @@ def test_no_program_of_the_daemon_is_imported_from_the_working_directory(
     }[program]
     # As the installed programs are started: not from the working directory either, and without -P.
     begun = [sys.executable, "-c", f"import sys; sys.path.remove(''); {command[0]}; main()", *command[1:]]
-    process = subprocess.Popen(begun, env=alone.environ, cwd=tmp_path, stderr=subprocess.PIPE)
+    process = subprocess.Popen(begun, env=apart.environ, cwd=tmp_path, stderr=subprocess.PIPE)
     try:
         until(lambda: mounted(root / "here") or process.poll(), 200)
         assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
         assert mounted(root / "here") and (root / "here/memory").is_dir()
     finally:
-        subprocess.run([sys.executable, "-P", "-m", "avmfs_daemon", "stop"], env=alone.environ, timeout=LIMIT_S)
+        subprocess.run([sys.executable, "-P", "-m", "avmfs_daemon", "stop"], env=apart.environ, timeout=LIMIT_S)
         process.communicate(timeout=300)
 
 
-def test_what_is_advised_where_one_agent_is_mounted_already_leads_to_a_second_mount(alone: Shell) -> None:
-    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+def test_what_is_advised_where_one_agent_is_mounted_already_leads_to_a_second_mount(apart: Shell) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
     here, there = root / "here", root / "there"
 
     def daemon(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "avmfs_daemon", *arguments]
-        return subprocess.run(command, env=alone.environ, capture_output=True, text=True, timeout=LIMIT_S)
+        return subprocess.run(command, env=apart.environ, capture_output=True, text=True, timeout=LIMIT_S)
 
-    alone.run("mount", "alice", str(here), "--background")
+    apart.run("mount", "alice", str(here), "--background")
     try:
-        advised = alone.complaint("mount", "bob", str(there), code=75)
+        advised = apart.complaint("mount", "bob", str(there), code=75)
         assert f"avm-daemon add bob {there}" in advised and "avm-daemon start" in advised
         added = daemon("add", "bob", str(there))
         assert added.returncode == 1 and str(root / "run/mount.yaml") in added.stderr, added
@@ -844,28 +844,28 @@ def test_what_is_advised_where_one_agent_is_mounted_already_leads_to_a_second_mo
         daemon("stop")
 
 
-def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:
-    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+def test_mount_in_the_background_and_where_it_cannot_be(apart: Shell) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
     where = root / "back"
-    told = json.loads(alone.out("mount", "alice", str(where), "--background", "--json"))
+    told = json.loads(apart.out("mount", "alice", str(where), "--background", "--json"))
     try:
         assert told == {"agent": "alice", "mountpoint": str(where)} and mounted(where)
         assert (where / "memory/shared").is_dir()
     finally:
-        done = subprocess.run([sys.executable, "-m", "avmfs_daemon", "stop"], env=alone.environ, timeout=LIMIT_S)
+        done = subprocess.run([sys.executable, "-m", "avmfs_daemon", "stop"], env=apart.environ, timeout=LIMIT_S)
     assert done.returncode == 0 and not mounted(where)
     full = root / "full"
     full.mkdir()
     (full / "file").write_text("x")
-    config = Path(alone.environ["AVM_CONFIG_DIR"]) / "config.yaml"
+    config = Path(apart.environ["AVM_CONFIG_DIR"]) / "config.yaml"
     for more in ([], ["--background"]):
         config.write_text("embedding: {enabled: false}\n")
-        said = alone.complaint("mount", "alice", str(full), *more, code=1)
+        said = apart.complaint("mount", "alice", str(full), *more, code=1)
         assert said.startswith(f"avm: mount alice: {full}: the directory is not empty"), said
-        hides = alone.complaint("mount", "alice", str(root), *more, code=2)
+        hides = apart.complaint("mount", "alice", str(root), *more, code=2)
         assert hides.startswith(f"avm: {root} would hide {root}/"), hides
         config.write_text("embedding: {enabled: perhaps}\n")
-        bad = alone.complaint("mount", "alice", str(where), *more, code=2)
-        assert bad == alone.complaint("ls", code=2) and "embedding.enabled: " in bad
+        bad = apart.complaint("mount", "alice", str(where), *more, code=2)
+        assert bad == apart.complaint("ls", code=2) and "embedding.enabled: " in bad
         assert not (root / "run/mount.yaml").exists() and not mounted(where)
     assert (full / "file").read_text() == "x"

@@ -12,15 +12,15 @@ from pathlib import Path
 from tests.cli.shells import LIMIT_S, Shell
 
 
-def test_the_engine_is_tried_and_written_and_the_rest_of_the_file_stays(alone: Shell) -> None:
-    config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
+def test_the_engine_is_tried_and_written_and_the_rest_of_the_file_stays(apart: Shell) -> None:
+    config = Path(apart.environ["AVM_CONFIG_DIR"], "config.yaml")
     config.write_text("autostart: false\nembedding: {allow_download: false}  # as it is here\n")
-    told = alone.out("model", "use", "universal")
+    told = apart.out("model", "use", "universal")
     assert "use-multilingual-3" in told and "the next question embeds" in told
     assert config.read_text() == (
         "autostart: false\nembedding: {engine: universal, allow_download: false}  # as it is here\n"
     )
-    assert json.loads(alone.out("--json", "model", "use", "universal")) == {
+    assert json.loads(apart.out("--json", "model", "use", "universal")) == {
         "engine": "universal",
         "model": "use-multilingual-3",
         "config_file": str(config),
@@ -28,27 +28,27 @@ def test_the_engine_is_tried_and_written_and_the_rest_of_the_file_stays(alone: S
     }
 
 
-def test_an_engine_that_cannot_be_used_changes_nothing(alone: Shell, tmp_path: Path) -> None:
-    config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
+def test_an_engine_that_cannot_be_used_changes_nothing(apart: Shell, tmp_path: Path) -> None:
+    config = Path(apart.environ["AVM_CONFIG_DIR"], "config.yaml")
     for before, complaint, code in (
         (f"embedding: {{path: {tmp_path}}}\n", "cannot load the table", 1),
         ("embedding: {enabled: false}\n", "turned off (embedding.enabled)", 2),
         ("embedding: {engine: perhaps}\n", "embedding.engine", 2),
     ):
         config.write_text(before)
-        assert complaint in alone.complaint("model", "use", "static", code=code)
+        assert complaint in apart.complaint("model", "use", "static", code=code)
         assert config.read_text() == before
 
 
-def test_init_asks_at_a_terminal_which_languages_notes_are_in(alone: Shell) -> None:
-    folder = Path(alone.environ["AVM_CONFIG_DIR"])
+def test_init_asks_at_a_terminal_which_languages_notes_are_in(apart: Shell) -> None:
+    folder = Path(apart.environ["AVM_CONFIG_DIR"])
     for answer, engine in ((b"y\n", True), (b"\n", False)):
         for file in ("mounts.yaml", "config.yaml"):
             (folder / file).unlink(missing_ok=True)
         ours, theirs = pty.openpty()
         with subprocess.Popen(
             [sys.executable, "-m", "avmfs.cli", "init"],
-            env=alone.environ,
+            env=apart.environ,
             stdin=theirs,
             stderr=theirs,
             stdout=subprocess.PIPE,
@@ -60,8 +60,8 @@ def test_init_asks_at_a_terminal_which_languages_notes_are_in(alone: Shell) -> N
         os.close(theirs)
         assert process.returncode == 0 and b"other languages than English?" in asked, (out, asked)
         assert ("\n  engine: universal" in (folder / "config.yaml").read_text()) == engine
-    assert "avm model use" in alone.complaint("init", "--force", "--multilingual", code=1)
+    assert "avm model use" in apart.complaint("init", "--force", "--multilingual", code=1)
     (folder / "config.yaml").unlink()
-    alone.run("init", "--force", "--multilingual")
+    apart.run("init", "--force", "--multilingual")
     assert "\n  engine: universal" in (folder / "config.yaml").read_text()
-    assert "ok" in alone.out("config", "check")
+    assert "ok" in apart.out("config", "check")

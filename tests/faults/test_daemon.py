@@ -329,6 +329,7 @@ def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None
     assert "not empty" in daemon.command("start", "--daemon", expect=1)
     assert daemon.mount("alice")["state"] == "failed"
     assert daemon.mount("bob")["state"] == "ready"
+    assert "not empty" in daemon.command("status", "--json", expect=1)
     bare, found = daemon.doctor("mount alice", "mount bob")
     assert bare["state"] == found["state"] == "problem" and bare["says"].endswith("not mounted, though the daemon runs")
     assert found["says"].startswith("failed: ") and "not empty" in found["says"]
@@ -347,6 +348,7 @@ def test_doctor_tells_of_a_model_that_failed_and_of_a_daemon_that_does_not_answe
     daemon.mounts("alice")
     daemon.command("start", "--daemon")
     wait(lambda: daemon.status()["embedding"]["state"] == "failed")
+    daemon.command("status", "--json", expect=1)
     (found,) = [each for each in daemon.doctor("model") if each["says"].startswith("the daemon's: ")]
     assert found["state"] == "problem" and str(table) in found["says"] and "avm warmup" in found["todo"], found
     table.rmdir()
@@ -590,7 +592,7 @@ def test_no_acknowledged_write_is_lost_when_the_writer_is_killed_again_and_again
         count = len(written)
         wait(lambda count=count: len(written) > count)
         time.sleep(0.3)
-        os.kill(daemon.status()["store"]["writer_pid"], signal.SIGKILL)
+        os.kill(daemon.whole_family()["writer"], signal.SIGKILL)
     stop.set()
     thread.join(LIMIT_S)
     assert all((daemon.at("bob") / "memory" / name).read_text() == name for name in written)
@@ -603,10 +605,10 @@ def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
     (daemon.at("alice") / "memory/note").write_text("text")
     before = daemon.family()
     os.kill(before["fork server"], signal.SIGKILL)
-    wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready")
-    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"))
     for name in ("writer", "index", "door", "keeper", "alice"):
         wait(lambda name=name: not alive(before[name]))
+    wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready")
+    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"))
 
 
 def test_after_a_killed_supervisor_and_holder_the_children_go_and_start_just_works(daemon: Daemon) -> None:

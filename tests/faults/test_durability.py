@@ -107,6 +107,8 @@ def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path
             if kind == "everything":
                 wait(lambda family=family: not any(alive(pid) for pid in family.values()))
                 daemon.start()
+            else:
+                wait(lambda kind=kind, pid=family[kind]: daemon.family().get(kind) not in (pid, None))
             wait(lambda: {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"})
     finally:
         for client in clients.values():

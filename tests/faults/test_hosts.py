@@ -186,7 +186,7 @@ def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> N
         for number in range(WRITERS):
             victim = (a, b)[number % 2]
             more(load)
-            os.kill(victim.status()["store"]["writer_pid"], signal.SIGKILL)
+            os.kill(victim.whole_family()["writer"], signal.SIGKILL)
         more(load)
         for victim in (a, b)[ROUNDS == 1 :]:
             victim.kill_all()

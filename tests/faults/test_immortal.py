@@ -544,8 +544,8 @@ def test_unlinked_files_go_within_seconds_but_those_that_are_open_stay_through_k
         wait(lambda: len(_unlinked(daemon)) == 2, 2 * LIMIT_S)
         os.kill(daemon.family()["keeper"], signal.SIGKILL)
         for agent in ("alice", "bob"):
-            time.sleep(12)  # longer than from one look to the next
             mounted.kill(agent)
+        time.sleep(12)  # longer than from one look to the next
         assert len(_unlinked(daemon)) == 2
         assert os.pread(held, 8, 40_000 - 8) == b"heldheld" and mapping[-6:] == b"mapped"
         os.pwrite(held, b"more", 0)

@@ -85,7 +85,7 @@ def test_killed_in_the_middle_it_is_done_or_nothing_of_it_is(daemon: Daemon) -> 
         before = avm(daemon, "history", "/private/s.md").stdout
         purging = threading.Thread(target=avm, args=(daemon, "purge", "/private/s.md", "--yes"))
         purging.start()
-        victims = daemon.family()
+        victims = daemon.whole_family()
         if number % 2:
             wait(lambda: not file.exists())  # it is gone, and its bytes may still be there
         else:

@@ -130,7 +130,7 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
             if victim == "supervisor":
                 wait(lambda family=family: not any(alive(pid) for name, pid in family.items() if name != "holder"))
                 daemon.start()
-            wait(lambda: "keeper" in daemon.family())
+            wait(lambda victim=victim, pid=family[victim]: daemon.whole_family().get(victim) not in (pid, None))
         writer.join(300)
         assert len(writer.done) == DELIVERIES // 2
         try:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,9 @@ def test_locks_hold_across_mounts_when_their_files_are_removed(serving: Daemon, 
     wait(lambda: (serving.run / "locks" / name).exists() and there(serving))
     assert not granted(2, 5)
     assert kind == "flock" or granted(7, 1)  # of the range that is held, and of no more
-    os.kill(serving.family()["alice"], signal.SIGKILL)  # the holder has the new one
-    wait(lambda: serving.state("alice") == "ready")
+    pid = serving.family()["alice"]
+    os.kill(pid, signal.SIGKILL)  # the holder has the new one
+    wait(lambda: serving.mount("alice")["pid"] not in (pid, None) and serving.state("alice") == "ready")
     assert not granted(2, 5)
     holder.communicate("\n", timeout=LIMIT_S)
     assert granted(2, 5)
@@ -356,8 +358,9 @@ def test_a_daemon_that_cannot_be_asked_is_named_and_a_second_one_does_not_start(
     shutil.rmtree(serving.run)
     serving.run.write_text("in the way")
     (serving.at("alice") / "shared/meanwhile").write_text("written")
-    for command in ("status", "stop", "reload"):
-        assert f"kill {pid} stops the daemon" in serving.command(command, expect=1)
+    with ThreadPoolExecutor() as pool:  # each of which waits for the socket to come back
+        for said in pool.map(lambda command: serving.command(command, expect=1), ("status", "stop", "reload")):
+            assert f"kill {pid} stops the daemon" in said
     wait(lambda: f"cannot be made anew: {serving.run}: File exists" in serving.log())
     serving.environ["AVM_RUNTIME_DIR"] = str(serving.root / "elsewhere")
     assert f"already running (pid {pid})" in serving.command("start", expect=1)
@@ -388,8 +391,9 @@ def test_a_full_runtime_directory_holds_up_no_start_that_could_be_made(daemon: D
         daemon.family()
         (daemon.at("alice") / "shared/before").write_text("before")
         works(daemon, "on a full one")
-        os.kill(daemon.family()["alice"], signal.SIGKILL)
-        wait(lambda: there(daemon))
+        pid = daemon.family()["alice"]
+        os.kill(pid, signal.SIGKILL)
+        wait(lambda: daemon.mount("alice")["pid"] not in (pid, None) and there(daemon))
         works(daemon, "and after a kill")
         daemon.command("stop")
         assert daemon.gone()

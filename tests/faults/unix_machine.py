@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from avmfs_daemon import control
+
 from tests.faults.daemons import QUIET, REPOSITORY
 
 USERS = {"alice": 41001, "bob": 41002, "avmfs": 41003}
@@ -206,9 +208,11 @@ class Machine:
         return done.stdout + done.stderr
 
     def status(self) -> dict[str, Any]:
-        done = self.done(self.user, sys.executable, "-m", "avmfs_daemon", "status", "--json")
-        assert done.stdout, (done.returncode, done.stderr, self.log()[-4000:])
-        found: dict[str, Any] = json.loads(done.stdout)
+        """Asked from here: root is listened to as well, and sockets are the same in every namespace of mounts."""
+        try:
+            found: dict[str, Any] = control.ask(self.run / "control.sock", "status")
+        except (control.NotRunning, control.ControlError) as e:
+            raise AssertionError(f"{e}\n{self.log()[-4000:]}") from None
         return found
 
     def log(self) -> str:

@@ -366,7 +366,8 @@ def test_the_service_is_replaced_when_it_is_killed_and_nothing_else_is(root: Pat
         web.call(key, "write", path="/shared/note.md", data="before")
         before = daemon.family()
         os.kill(before["http"], signal.SIGKILL)
-        wait(lambda: daemon.status()["http"]["state"] == "ready" and daemon.family()["http"] != before["http"])
+        wait(lambda: daemon.status()["http"]["pid"] not in (before["http"], None))
+        wait(lambda: daemon.status()["http"]["state"] == "ready" and "http" in daemon.family())
         assert web.call(key, "read", path="/shared/note.md").status == 200  # at the same address
         after = daemon.family()
         assert {name for name in before if before[name] != after.get(name)} == {"http"}

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_config import find_paths
+from avmfs_daemon import control
 
 from tests.log_lines import unexpected
 
@@ -279,8 +281,10 @@ class World:
 
     def status(self) -> dict[str, Any] | None:
         """What the daemon says of itself, None while it says nothing."""
-        done = self.command("status", "--json")
-        return json.loads(done.stdout) if done.stdout else None
+        with suppress(control.NotRunning, control.ControlError):
+            found: dict[str, Any] = control.reached(find_paths(self.environ), lambda path: control.ask(path, "status"))
+            return found
+        return None
 
     def log(self) -> str:
         return (self.root / "log").read_text(errors="replace")

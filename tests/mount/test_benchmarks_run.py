@@ -50,6 +50,7 @@ RUNS = {
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
+    "bench_ablation",
     "bench_api",
     "bench_store",
     "bench_outbox",

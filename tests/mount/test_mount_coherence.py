@@ -19,6 +19,7 @@ from tests.mount.mount_world import LIMIT_S, Place, World, linux_only, needs, ru
 pytestmark = pytest.mark.mount
 
 STEPS = int(os.environ.get("AVM_COHERENCE_STEPS", "500"))
+LATE_STEPS = 2 * STEPS // 5  # each of which waits for some late replies
 LATE_US = 6000
 _LOOKER = "import os, sys\nwhile True: os.stat(sys.argv[1])"
 _OPENER = "import sys\nwhile True: open(sys.argv[1]).close()"
@@ -54,7 +55,7 @@ def test_what_changes_while_a_reply_is_on_its_way_is_seen(world: World, place: P
             stack.enter_context(running(code, path))
         stack.enter_context(_late_replies(world, "bob"))
         chance = random.Random(12)
-        for number in range(STEPS):
+        for number in range(LATE_STEPS):
             (place.bob / f"e{number}").exists()  # what it has asked for makes it look all names up again
             (place.alice / f"e{number}").touch()
             inner = place.alice / "q" / chance.choice("abcd")

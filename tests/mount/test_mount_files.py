@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from avmfs import AVM
+from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.transferring import PUT
 from tests.mount.mount_world import Place, World, cat, code_of, echo, meta, needs, python, quoted, sh, until, view
 
 pytestmark = pytest.mark.mount
@@ -255,13 +257,10 @@ def test_a_directory_of_ten_thousand_files_is_listed_whole(place: Place, world: 
     (place.alice / "many").mkdir()
     names = {f"note-{number:05}.md" for number in range(10_000)}
 
-    def make(part: int) -> None:
-        with AVM(agent="alice", environ=world.environ) as memory:
-            for name in sorted(names)[part::4]:
-                memory.write(f"{place.path}/many/{name}", b"")
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(make, range(4)))
+    items = [{"path": f"{place.path}/many/{name}", "data": b""} for name in sorted(names)]
+    with contextlib.closing(RemoteDoor(world.root / "run/avm.sock", "alice", timeout_s=300.0)) as door:
+        for start in range(0, len(items), PUT):
+            assert set(door.call("put", items=items[start : start + PUT])) == {None}
     began = time.monotonic()
     assert set(os.listdir(place.bob / "many")) == names
     assert len(os.listdir(place.bob / "many")) == 10_000

@@ -139,7 +139,7 @@ def test_names_that_stay_are_listed_once_while_thousands_come_and_go(place: Plac
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        for _ in range(8):
+        for _ in range(4):
             found: list[str] = []
             with os.scandir(place.bob / "many") as entries:
                 for entry in entries:

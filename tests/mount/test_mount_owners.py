@@ -69,23 +69,25 @@ def _known(*paths: Path) -> None:
 
 
 def test_a_new_owner_may_at_once_and_the_old_one_no_more(place: Place) -> None:
-    here, there = place.alice / "f", place.bob / "f"
-    here.write_text("x")
-    os.chown(place.alice, USER, USER)
     calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
-        (os.chmod, (there, 0o640)),
-        (os.utime, (there, (5, 5))),
-        (os.chown, (there, -1, OTHER)),
+        (os.chmod, (0o640,)),
+        (os.utime, ((5, 5),)),
+        (os.chown, (-1, OTHER)),
     ]
-    for call, arguments in calls:
+    pairs = [(place.alice / call.__name__, place.bob / call.__name__) for call, _ in calls]
+    for here, _ in pairs:
+        here.write_text("x")
         os.chown(here, 0, 0)
-        _known(there)
-        assert _as(USER, [OTHER], call, *arguments) == "EPERM", call
+    os.chown(place.alice, USER, USER)
+    _known(*(there for _, there in pairs))  # all at once: it takes seconds
+    for (call, arguments), (here, there) in zip(calls, pairs, strict=True):
+        assert _as(USER, [OTHER], call, there, *arguments) == "EPERM", call
         os.chown(here, USER, USER)
-        assert _as(USER, [OTHER], call, *arguments) == "ok", call
-        _known(there)
+        assert _as(USER, [OTHER], call, there, *arguments) == "ok", call
+    _known(*(there for _, there in pairs))
+    for (call, arguments), (here, there) in zip(calls, pairs, strict=True):
         os.chown(here, OTHER, OTHER)
-        assert _as(USER, [OTHER], call, *arguments) == "EPERM", call
+        assert _as(USER, [OTHER], call, there, *arguments) == "EPERM", call
 
 
 def test_a_set_group_bit_goes_by_the_group_that_another_mount_gave(place: Place) -> None:

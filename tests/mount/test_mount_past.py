@@ -17,6 +17,7 @@ from avmfs import AVM
 from tests.behind import connect
 from tests.mount.mount_world import Place, World, cat, code_of, needs, sh
 
+STEPS = int(os.environ.get("AVM_PAST_STEPS", "1000"))  # of changes, and one in fifty is kept and compared
 HANGS_AFTER_S = 1500.0  # thousands of files are compared, by three mounts
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(1800)]
 Tree = dict[str, tuple[Any, ...]]
@@ -79,8 +80,8 @@ def test_the_mounted_past_is_what_a_plain_copy_of_it_was_also_after_a_kill(world
         (tops[0] / name).mkdir()
     rnd = random.Random(20)
     kept: dict[str, Tree] = {}
-    instants = set(rnd.sample(range(2000), 60))
-    for step in range(2000):
+    instants = set(rnd.sample(range(STEPS), STEPS // 50))
+    for step in range(STEPS):
         try:
             change(rnd, rnd.choice(tops))
         except OSError as e:
