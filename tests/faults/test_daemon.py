@@ -829,7 +829,7 @@ def test_a_reload_whose_rules_the_writer_has_not_confirmed_is_none(daemon: Daemo
     assert daemon.family() == before
 
 
-@pytest.mark.logs("the configuration stays as it was")
+@pytest.mark.logs("the configuration stays as it was", "the store is locked by another program")
 def test_rules_that_the_store_cannot_take_leave_all_as_it_was(daemon: Daemon) -> None:
     """The writer goes on: where the reason is a full disk, files have to be removed."""
     daemon.settings(QUIET + "default_access: rw\n")
