@@ -157,6 +157,11 @@ class World:
         return time.process_time_ns() if self.writer is None else self.writer.processor_ns()
 
     @property
+    def applier(self) -> Any:
+        """What carries commands out, where that is this process."""
+        return self.store._submitter._applier  # type: ignore[attr-defined]
+
+    @property
     def policy(self) -> Policy:
         return Policy.from_words(self.rules, self.default)
 

@@ -26,7 +26,7 @@ def changed(world: World, do: Any) -> int:
         with pytest.raises(OverQuota):
             do()
         return 0
-    applier = world.store._submitter._applier  # type: ignore[attr-defined]
+    applier = world.applier
     ran: list[str] = []
     applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
     try:

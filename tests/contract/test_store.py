@@ -1257,7 +1257,7 @@ def test_moving_a_directory_takes_as_many_statements_however_much_is_in_it(tmp_p
             for n in range(size):
                 world.write(ALICE, f"/memory/d{size}/{n}", b"x")
             ran: list[str] = []
-            applier = world.store._submitter._applier  # type: ignore[attr-defined]
+            applier = world.applier
             world.rename(ALICE, f"/memory/d{size}", f"/memory/e{size}", flags)
             applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event, ran=ran: ran.append(event["sql"]))
             world.rename(ALICE, f"/memory/e{size}", f"/memory/d{size}", flags & EXCHANGE)

@@ -736,7 +736,7 @@ def test_patterns_are_matched_where_no_writer_waits_for_it(world: World, monkeyp
     subscribe(world, BOB, "/memory/*a*a*a*b")
     world.write(ALICE, "/memory/aaab", b"x")
     matched: list[bool] = []
-    applier = world.store._submitter._applier  # type: ignore[attr-defined]
+    applier = world.applier
     real = events.matches
 
     def matches(place: str, path: str) -> bool:
@@ -844,7 +844,7 @@ def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path:
     world = World(tmp_path, "direct")
     try:
         ran: list[str] = []
-        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier = world.applier
         world.write(ALICE, "/memory/a", b"0")
         applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
         world.write(ALICE, "/memory/a", b"1")
@@ -869,7 +869,7 @@ def test_looking_through_many_changes_for_many_subscriptions_takes_few_statement
         for n in range(100):
             world.write(ALICE, f"/memory/{n}", b"1")
         ran: list[str] = []
-        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier = world.applier
         applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
         world.store.match_subscriptions()
         applier.db.trace_v2(0)
@@ -902,7 +902,7 @@ def test_what_has_gone_since_is_looked_up_once_for_all(tmp_path: Any) -> None:
         world.store.match_subscriptions()
         world.clock.advance(61)
         ran: list[str] = []
-        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier = world.applier
         applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
         taken = take(world)
         applier.db.trace_v2(0)

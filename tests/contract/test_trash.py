@@ -352,7 +352,7 @@ def test_the_trash_is_emptied_by_who_may_write_there_and_by_age_and_size(world: 
 def test_emptying_ones_trash_asks_nothing_of_what_others_have_there(tmp_path: Path) -> None:
     world = World(tmp_path, "direct")
     try:
-        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier = world.applier
         taken = []
         for size in (2, 40):
             for n in range(size):
