@@ -116,11 +116,14 @@ def dialogue(table: Columns) -> Floats:
         turn[follows] = (before > 0) & (before != table.voices[follows])
         asks = np.bincount(voices, (table.flags & speech.ASKS) != 0) / np.maximum(np.bincount(voices), 1)
         person = headed * np.clip(asks[voices] / ASKING, 0, 1)
-        pairs = np.unique(np.stack((table.sessions[headed], table.voices[headed])), axis=1)
+        # A pair as one number, sorted: np.unique of pairs is most of what a question after a write would cost.
+        most = int(voices.max(initial=0)) + 1
+        pairs = np.sort(table.sessions[headed].astype(np.int64) * most + voices[headed])
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         count = int(table.sessions.max(initial=-1)) + 1
         sizes = np.maximum(np.bincount(table.sessions, minlength=count), 1)
         turns, people = (np.bincount(table.sessions, each, count) for each in (turn, person))
-        back = turns - np.maximum(np.bincount(pairs[0], minlength=count), 1) + 1  # who speaks once has not come back
+        back = turns - np.maximum(np.bincount(pairs // most, minlength=count), 1) + 1  # who speaks once has not come back
         table.columns["dialogue"] = (np.clip(back / sizes / TURNS, 0, 1) * people / sizes)[table.sessions]
     return table.columns["dialogue"]
 
