@@ -80,8 +80,10 @@ class Snapshot:
         db = self._pooled[0]
         try:
             if not db.get_autocommit():
-                with database.translated(self._connections.path):
-                    db.execute("commit")
+                db.execute("commit")
+        except apsw.Error:
+            with database.translated(self._connections.path):
+                raise
         finally:
             self._connections.give_back(self._pooled)
         if isinstance(error, apsw.Error):
