@@ -77,7 +77,7 @@ def test_who_saves_by_rename_never_lists_the_temporary_name_while_others_list(pl
             saver.stdin.write("go\n")
             saver.stdin.flush()
         for saver in savers:
-            assert line_from(saver, 120) == "done"
+            assert line_from(saver) == "done"
 
 
 def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Place) -> None:
@@ -170,7 +170,7 @@ print("done")
             assert writer.stdin is not None
             writer.stdin.write("go\n")
             writer.stdin.flush()
-        assert [line_from(writer, 60) for writer in writers] == ["done"] * 8
+        assert [line_from(writer) for writer in writers] == ["done"] * 8
     for top in (place.alice, place.bob):
         lines = (top / "log").read_bytes().splitlines()
         found = sorted((int(line.split()[0]), int(line.split()[1])) for line in lines)
@@ -338,7 +338,7 @@ print("done")
     with ExitStack() as stack:
         tops = (place.alice, place.bob, place.alice, place.bob)
         processes = [stack.enter_context(running(code, top / "counter")) for top in tops]
-        assert [line_from(process, 60) for process in processes] == ["done"] * 4
+        assert [line_from(process) for process in processes] == ["done"] * 4
     assert (place.alice / "counter").read_bytes() == (place.bob / "counter").read_bytes() == b"160"
 
 
@@ -358,7 +358,7 @@ print("done")
     (place.alice / "counter").write_bytes(b"000000")
     with ExitStack() as stack:
         processes = [stack.enter_context(running(code, top / "counter")) for top in (place.alice, place.bob) * 2]
-        assert [line_from(process, 60) for process in processes] == ["done"] * 4
+        assert [line_from(process) for process in processes] == ["done"] * 4
     assert (place.bob / "counter").read_bytes() == b"000160"
 
 
