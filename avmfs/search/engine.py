@@ -269,11 +269,11 @@ class Engine:
     ) -> Ranking:
         """Score whatever has a word of ``q`` or a vector: of a large store the best, and the best of what is
         ``wanted``."""
-        table = index.table()
-        rows = wanted.rows(index, table)
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
-        asks = signals.addressed(table, q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
+        asks = signals.addressed(index.table(), q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
         meaning, degraded = self._meaning(asks, mode)
+        table = index.table()  # of now: a model may take long, and what was indexed anew meanwhile has other passages
+        rows = wanted.rows(index, table)
         by_meaning = mode == "semantic" and meaning is not None
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else terms, index.postings)

@@ -28,7 +28,7 @@ from avmfs.search.indexer import embed_pending
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
-from avmfs.text import forms, segment, speech
+from avmfs.text import forms, passages, segment, speech
 from avmfs.text.tokens import TokenCounter
 from tests.hashing import HashingEmbedding
 from tests.unit.fakes import MemoryCorpus
@@ -123,6 +123,32 @@ def test_what_others_write_meanwhile_is_not_waited_for(tmp_path: Path, monkeypat
         monkeypatch.setattr(fresh, "time", SimpleNamespace(sleep=nap, monotonic=lambda: naps / 20))
         fresh.once_embedded(world.store, alice.memory.reading, ask, True)
         assert (naps, asked) == (2, 2), "for the note of before, and neither for what came since nor until the limit"
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_what_is_edited_while_it_is_asked_for_is_found_and_in_passages_of_its_new_text(
+    tmp_path: Path, drained: bool
+) -> None:
+    old, new = "Tomatoes need water. " * 150, "In July all of the tomatoes are watered twice a day. " * 40
+
+    class Editing(HashingEmbedding):
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            alice.put("/shared/garden.md", new)
+            if drained:
+                alice.memory.make_searchable()
+            return super().embed_batch(texts, urgent=urgent)
+
+    with opened(tmp_path) as world:
+        alice = world.agent("alice")
+        alice.put("/shared/garden.md", old)
+        alice.memory.make_searchable()
+        asked = Engine(world.store.search_index, Editing(), COUNTER)
+        answer = asked.search(alice.memory.who, "tomatoes", one_per_document=False)
+        spans = passages.cut(new)
+        assert 1 < len(spans) < len(passages.cut(old))
+        assert sorted((scored.hit.start, scored.hit.stop) for scored in answer.hits) == spans
+        assert {scored.hit.text for scored in answer.hits} == {new[start:stop] for start, stop in spans}
+        assert not any(scored.hit.whole for scored in answer.hits)
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
