@@ -19,7 +19,6 @@ from avmfs.search.engine import Answer, Mode, Ranking, Scored
 from avmfs.search.explain import RankExplanation, Words, explained, matched, unwanted_in
 from avmfs.search.forms import Format, format_search, structured
 from avmfs.search.index import SearchIndex, Wanted
-from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.text import segment
 from avmfs.views.registry import Context, view
@@ -71,7 +70,7 @@ def recall(
         reserve=cost,
         archive=include == "archive",
     )
-    return banner + (answer.text or ("" if structured(format) else NOTHING))
+    return banner + (answer.text or ("" if structured(format) else "(nothing fits)\n"))
 
 
 def unsearched_within(memory: Memory, budget: int, form: str) -> tuple[str, int]:
