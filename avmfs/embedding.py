@@ -199,19 +199,19 @@ class EmbeddingStore:
         batch = self.embedder.embed_batch([query], urgent=True)
         if batch.model != self.model:
             raise EmbeddingUnavailable(f"the model is {batch.model} now; this index is of {self.model}")
-        found: list[Match] = []
-        seen, wanted = 0, k
-        while len(found) < k and seen < len(self._rows):
-            # Rows of nodes that were replaced are still in the index until it is laid anew.
+        wanted = k
+        while True:
+            # Rows of nodes that were replaced are still in the index until it is laid anew. A larger answer need not
+            # begin with the smaller one: a graph may find what is nearer, and equal rows stand in any order.
             ranked = self._rows.nearest(batch.vectors[0], min(wanted, len(self._rows)))
-            for row, score in ranked[seen:]:
+            found: list[Match] = []
+            for row, score in ranked:
                 known = self._nodes[row]
                 if known is not None and len(found) < k and (node := self._current(known[0])) is not None:
                     found.append(Match(node, score))
-            if len(ranked) < wanted:
-                break
-            seen, wanted = len(ranked), 4 * wanted
-        return found
+            if len(found) == k or wanted >= len(self._rows) or len(ranked) < wanted:
+                return found
+            wanted *= 4
 
     def save(self) -> None:
         """Keep the index in its file: whole or, if the machine stops meanwhile, as it was before."""

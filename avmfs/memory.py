@@ -156,9 +156,8 @@ class Memory:
     # Finding -----------------------------------------------------------------------------------------------
 
     def _engine(self, under: tuple[bytes, ...], archive: bool, q: str, mode: Mode = "hybrid") -> Engine:
-        """What is in the archive is found from there, or where it is asked for; an index of code only from there. Live
-        paths are asked themselves, before words are indexed: what they answer is written by that."""
-        aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
+        """Live paths are asked themselves, before words are indexed: what they answer is written by that."""
+        aside = paths.searched(under, archive)
         engine = self.around.engine.searching(aside) if aside else self.around.engine
         live = self.around.live if self.then is None and q.strip() else None
         engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))

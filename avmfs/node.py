@@ -264,8 +264,8 @@ def signed(author: str, route: str) -> str:
 
 
 def notice(degraded: str | None) -> str:
-    """The line above an answer that says what had no part in it, and why; "" where all had."""
+    """The line above an answer that says what had no part in it, and why ("": vectors, without); "" where all had."""
     if degraded is None:
         return ""
     said = degraded if degraded.startswith((RERANKER, ITS_SEARCH)) else f"semantic search unavailable: {degraded}"
-    return f"# {visible(' '.join(said.split()))}\n"
+    return f"# {visible(' '.join(said.split())).removesuffix(':')}\n"

@@ -268,6 +268,12 @@ def aside(parts: tuple[bytes, ...]) -> str:
     return text(parts[0]) if parts[:1] in ((TRASH,), (ARCHIVE,), (INDEX,)) else ""
 
 
+def searched(under: tuple[bytes, ...], archive: bool = False) -> str:
+    """What a search below ``under`` looks through, for the index of an asker: the ``archive`` from there, or where it
+    is asked for, and an ``index`` of code only from there; else empty."""
+    return "index" if under[:1] == (INDEX,) else "archive" * (archive or under[:1] == (ARCHIVE,))
+
+
 def origin(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Where it stands, or stood before it came to the trash or the archive, which mirror /memory: see ``mirror``."""
     if parts[:1] not in ((TRASH,), (ARCHIVE,)):

@@ -221,7 +221,7 @@ async def recall(visit: Visit) -> tuple[str, Html]:
     return f"Recall: {q}", many(
         asking,
         el("h2", f"What an agent gets: {told['tokens']} of {budget} tokens"),
-        el("pre", visible_lines(told["text"] or "(nothing relevant)\n"), tabindex=0),
+        el("pre", visible_lines(told["text"] or "(nothing fits)\n"), tabindex=0),
         el("h2", "Why this, and why not that"),
         el("pre", *(_hit(line, visit) for line in visible_lines(why).splitlines()), tabindex=0),
         el("h2", "Who knows"),

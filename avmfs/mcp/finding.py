@@ -57,7 +57,7 @@ def avm_recall(
         scores=scores,
     )
     call.progress(1, 1, f"{found['items']} memories, {found['tokens']} tokens")
-    return Answer(found["text"] or "(nothing relevant)\n", Recalled.of(found))
+    return Answer(found["text"] or "(nothing fits)\n", Recalled.of(found))
 
 
 class Hit(Result):

@@ -131,10 +131,11 @@ def ordered(
         return told[found[at].hit.document]
 
     sure = sorted((at for at in matter if proofs[at] >= SURE), key=when)
-    for at in sure[:-1]:
+    behind = [at for at in sure if found[at].hit.document != found[sure[-1]].hit.document]
+    for at in behind:
         found[at] = replace(found[at], replaced=True)
-    if len(sure) > 1:
-        handles = dict.fromkeys(found[at].hit.handle for at in reversed(sure[:-1]))
+    if behind:
+        handles = dict.fromkeys(found[at].hit.handle for at in reversed(behind))
         found[sure[-1]] = replace(found[sure[-1]], replaces=tuple(handles))
     wish = _wish(q, spans)
     order = [found[at] for at in sorted(matter, key=lambda at: wish(when(at)))]

@@ -160,7 +160,7 @@ class Engine:
         self.half_life_days = half_life_days
         self._weights = weights or SearchWeights()
         self._absent = absent
-        self._early_until: float | None = None  # until when a question waits for the first vectors
+        self._early_until: list[float] = []  # until when one waits for the first vectors; one list, of copies too
         self._index_for = index_for
         self._heeds_links = True
         self._vouched: tuple[tuple[int, ...], str | None] = ((), None)
@@ -269,11 +269,11 @@ class Engine:
     ) -> Ranking:
         """Score whatever has a word of ``q`` or a vector: of a large store the best, and the best of what is
         ``wanted``."""
-        table = index.table()
-        rows = wanted.rows(index, table)
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
-        asks = signals.addressed(table, q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
+        asks = signals.addressed(index.table(), q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
         meaning, degraded = self._meaning(asks, mode)
+        table = index.table()  # of now: a model may take long, and what was indexed anew meanwhile has other passages
+        rows = wanted.rows(index, table)
         by_meaning = mode == "semantic" and meaning is not None
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else terms, index.postings)
@@ -332,9 +332,9 @@ class Engine:
     def _patient(self) -> bool:
         """Wait a little for the first vectors of what was written: what begins with a note and a question to it has
         its model a moment later. False once EARLY_S have been waited, in all."""
-        if self._early_until is None:
-            self._early_until = time.monotonic() + EARLY_S
-        if time.monotonic() >= self._early_until:
+        if not self._early_until:
+            self._early_until.append(time.monotonic() + EARLY_S)
+        if time.monotonic() >= self._early_until[0]:
             return False
         time.sleep(0.05)
         return True

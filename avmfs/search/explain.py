@@ -13,6 +13,7 @@ import numpy as np
 from avmfs.search import lexical
 from avmfs.search.engine import Ranking, Scored
 from avmfs.search.index import SearchIndex
+from avmfs.store.index.columns import NONE
 from avmfs.text import segment
 
 
@@ -67,9 +68,10 @@ def matched(index: SearchIndex, ranking: Ranking, q: str, passages: Sequence[int
     holders = [frozenset(one.passages.tolist()) for one in index.postings(terms)]
     table = ranking.table
     found = {}
-    for passage in passages:
-        at = int(np.searchsorted(table.passages, passage))
-        around = frozenset(table.passages[lexical.leans_on(table, at)].tolist())
+    for passage, at in zip(passages, table.find(np.array(passages)).tolist(), strict=True):
+        # One that was indexed anew since the answer has other passages in the table.
+        near_by = np.zeros(0, np.int64) if at == NONE else lexical.leans_on(table, at)
+        around = frozenset(table.passages[near_by].tolist())
         own = tuple(term for term, ids in zip(terms, holders, strict=True) if passage in ids)
         near = tuple(term for term, ids in zip(terms, holders, strict=True) if around & ids and term not in own)
         found[passage] = Words(own, near, tuple(term for term in terms if term not in own and term not in near))

@@ -169,13 +169,18 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     any item, or for any text at all, gives a line that says so, or nothing.
     """
     items = _distinct(ranked, counter)
-    if not items:
-        return _empty(NOTHING, frame, counter)
-    found = _framed(items, frame, counter)
-    if frame.form is None and SMALL <= frame.budget < 2 * SMALL:
+    found = _framed(items, frame, counter) if items else None
+    if items and frame.form is None and SMALL <= frame.budget < 2 * SMALL:
         small = _framed(items, replace(frame, budget=SMALL - 1), counter)
         found = small if small is not None and (found is None or small.said > found.said) else found
-    return found.packed if found else _empty(f"(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+    if found:
+        return found.packed
+    empty = _empty(f"(nothing fits in {frame.max_tokens} tokens)\n" if items else NOTHING, frame, counter)
+    if frame.degraded is None or (empty.text and not items):
+        return empty
+    # Why there are no vectors is said as far as it takes no item's place.
+    brief = "" if frame.notice().startswith("# semantic search unavailable:") else None
+    return pack(ranked, replace(frame, degraded=brief), counter)
 
 
 def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:

@@ -28,14 +28,18 @@ _NUMBERS: Final = {
     "a": 1, "an": 1, "one": 1, "two": 2, "couple of": 2, "three": 3, "few": 3, "four": 4, "five": 5, "six": 6,
     "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
 }  # fmt: skip
-_HAN: Final = {sign: "零一二三四五六七八九十".index(sign) for sign in "零一二三四五六七八九十"} | {"〇": 0, "两": 2}
+_HAN: Final = {sign: "零一二三四五六七八九十".index(sign) for sign in "零一二三四五六七八九十"} | {"两": 2}
 
 _MONTH: Final = "|".join(f"{name[:3]}(?:{name[3:]})?" if len(name) > 3 else name for name in _MONTHS) + "|sept"
 _YEAR: Final = r"(?:19|20)\d\d"
 _DAY: Final = r"(?:0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
-_COUNT: Final = r"\d{1,3}|" + "|".join(sorted(_NUMBERS, key=len, reverse=True))
-_HAN_COUNT: Final = r"\d{1,3}|[〇零一二两三四五六七八九十]{1,3}"
+_COUNT: Final = r"\d{1,3}|" + "|".join(sorted(_NUMBERS, key=len, reverse=True)).replace(" ", r"\s+")
+_ONES: Final = "[一二两三四五六七八九]"
+_HAN_COUNT: Final = (
+    rf"(?<![〇零一二两三四五六七八九十百千万\d])(?:\d{{1,3}}|{_ONES}{{,2}}十{_ONES}{{,2}}|{_ONES}{{1,2}})"
+)
 _UNIT: Final = "day|week|fortnight|month|year"
+_DOTTED: Final = str.maketrans("İı", "ii")  # where case is ignored, `re` takes them for an i; casefold() does not
 
 # Alternatives in order: what is more exact comes first, and what it has taken is not read again.
 _NAMED: Final = re.compile(
@@ -115,7 +119,7 @@ def named(question: str, today: date) -> tuple[Days, ...]:
     Relative ones ("two days ago", "last week", 上周) are counted from ``today``; weeks begin on Monday. A date that
     does not exist names nothing.
     """
-    question = question[:READ]
+    question = question[:READ].translate(_DOTTED)
     found: list[tuple[Days, ...]] = []
     opened: tuple[Days, ...] | None = None
     end = -1
@@ -216,13 +220,14 @@ def _chinese(kind: str, groups: dict[str, str], today: date) -> Iterator[Days]:
     match kind:
         case "zh":
             year = groups.get("zh_y")
-            month, day = _han(groups["zh_m"]), groups.get("zh_d")
+            month, day = _han(groups["zh_m"])[0], groups.get("zh_d")
             number = None if year is None else _han_year(year, today)
-            yield from _civil(number, month, None if day is None else _han(day), today)
+            yield from _civil(number, month, None if day is None else _han(day)[0], today)
         case "zhy":
             yield from _civil(int(groups["zhy_y"]), None, None, today)
         case "zhago":
-            yield _ago(_han(groups["zhago_n"]), _ZH_UNITS[groups["zhago_u"]], today)
+            between = [_ago(count, _ZH_UNITS[groups["zhago_u"]], today) for count in _han(groups["zhago_n"])]
+            yield Days(min(each.start for each in between), max(each.stop for each in between))
         case "zhwd":
             which, day = groups.get("zhwd_w"), groups["zhwd_d"]
             monday = today - timedelta(days=today.weekday())
@@ -358,17 +363,16 @@ def _number(text: str | None) -> int | None:
 
 
 def _count(text: str) -> int:
-    return _NUMBERS[text.casefold()] if text.casefold() in _NUMBERS else int(text)
+    text = " ".join(text.casefold().split())
+    return _NUMBERS[text] if text in _NUMBERS else int(text)
 
 
-def _han(text: str) -> int:
-    """十二, 二十, 12 as a number below a thousand."""
-    if text.isascii():
-        return int(text)
-    tens, ten, ones = text.partition("十")
-    if not ten:
-        return int("".join(str(_HAN[sign]) for sign in text))
-    return (_HAN[tens] if tens else 1) * 10 + (_HAN[ones] if ones else 0)
+def _han(text: str) -> list[int]:
+    """十二, 二十, 12 as a number below a thousand; of 两三, 十二三, 二三十 those between which it is."""
+    if text.isdecimal():
+        return [int(text)]
+    tens, ten, ones = text.rpartition("十")
+    return [_HAN[a] * 10 + _HAN[b] for a in tens or ("一" if ten else "零") for b in ones or "零"]
 
 
 def _han_year(text: str, today: date) -> int:

@@ -19,7 +19,6 @@ from avmfs.search.engine import Answer, Mode, Ranking, Scored
 from avmfs.search.explain import RankExplanation, Words, explained, matched, unwanted_in
 from avmfs.search.forms import Format, format_search, structured
 from avmfs.search.index import SearchIndex, Wanted
-from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.text import segment
 from avmfs.views.registry import Context, view
@@ -71,7 +70,7 @@ def recall(
         reserve=cost,
         archive=include == "archive",
     )
-    return banner + (answer.text or ("" if structured(format) else NOTHING))
+    return banner + (answer.text or ("" if structured(format) else "(nothing fits)\n"))
 
 
 def unsearched_within(memory: Memory, budget: int, form: str) -> tuple[str, int]:
@@ -116,7 +115,7 @@ def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0
 def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, Range(1, 100)] = 5) -> str:
     memory, under = ctx.memory, _under(ctx)
     answer = memory.search(q, limit=limit if path is None else SHOWN, under=under)
-    index = memory.around.store.search_index(memory.who)
+    index = memory.store.search_index(memory.who, paths.searched(under))
     q, unwanted = segment.unwanted(q)
     wanted = Wanted(under, unwanted)
     ranking = memory.around.engine.ranking(index, q, now=memory.now(), tz=memory.zone, wanted=wanted)
@@ -160,6 +159,8 @@ def _of_path(
         return [f"{shown} is in no index: {reason}"]
     if not inside:
         return [f"{shown} does not stand below this directory"]
+    if (apart := paths.aside(parts(where))) != paths.aside(_under(ctx)):
+        return [f"{shown} is in the {apart}, which is not searched from here"]
     if not found.passages:
         return [f"{shown} is in no index: it has no words"]
     if had := unwanted_in(index, ranking, node.document, unwanted):

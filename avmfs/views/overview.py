@@ -141,8 +141,8 @@ def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bo
     """The ``limit`` newest notes of the last ``days`` below a directory, and how many there are in all; ``cold``: the
     oldest of those of before."""
     memory.make_searchable()
-    index = memory.around.store.search_index(memory.who)
-    under, table, now = parts(directory), index.table(), memory.now()
+    index = memory.store.search_index(memory.who, paths.searched(under := parts(directory)))
+    table, now = index.table(), memory.now()
     _, first = np.unique(table.documents, return_index=True)  # the first passage of each file has the least id
     since, times = now - int(days * DAY_NS), moments(table, first, memory.zone)
     wanted = times <= since if cold else (times > since) & (times <= now)

@@ -80,6 +80,17 @@ def test_an_empty_index_finds_nothing(make: Make) -> None:
     assert make().search("coffee") == []
 
 
+def test_a_larger_answer_may_begin_with_others(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal rows are in no order, and a graph that is walked further finds what is nearer."""
+    index = filled(make())
+    index.add_nodes([("/memory/nvda.md", "replaced"), ("/memory/nvda.md", "again")])  # two rows of nothing
+    orders = {1: [3], 4: [2, 0, 3, 1], 5: [2, 0, 3, 1, 4]}
+    monkeypatch.setattr(index._rows, "nearest", lambda _query, k: [(row, 0.5) for row in orders[k]])
+    assert paths(index, "coffee", 1) == ["/memory/garden.md"]
+    orders = {2: [3, 1], 5: [2, 3, 1, 4, 0]}
+    assert sorted(paths(index, "coffee", 2)) == ["/memory/coffee.md", "/memory/garden.md"]
+
+
 def test_nodes_come_as_paths_pairs_mappings_or_objects(make: Make) -> None:
     index = make()
     added = index.add_nodes(

@@ -138,6 +138,14 @@ def test_what_is_said_to_replace_another_comes_first_whatever_texts_and_times_sa
     assert [s.hit.passage for s in ordered(found, "former lunch menu", (), 1.0, {1: frozenset((0,))})][:2] == [0, 1]
 
 
+def test_no_passage_of_what_replaces_another_is_replaced() -> None:
+    found = hits(*PORT, ("Its replica has port 6433.", "2026-09-01"))
+    found[2] = replace(found[2], hit=replace(found[2].hit, document=1, handle="k1"))
+    told = ordered(found, "staging database port", (), 1.0, {1: frozenset({0})})
+    assert [(each.hit.handle, each.replaces) for each in told if each.replaces] == [("k1", ("k0",))]
+    assert [each.hit.handle for each in told if each.replaced] == ["k0"]
+
+
 def test_pages_and_what_was_written_in_one_sitting_replace_nothing() -> None:
     texts = [" ".join(f"word{n}" for n in range(low, low + 40)) for low in (0, 20)]
     days = ("2026-03-02", "2026-09-01")

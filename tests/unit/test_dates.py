@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avmfs.text import speech
-from avmfs.text.dates import Days, asks_when, named, tells_time
+from avmfs.text.dates import _DAYS, _NUMBERS, Days, asks_when, named, tells_time
 from avmfs.text.topics import topics
 
 TODAY = date(2026, 3, 7)  # a Saturday
@@ -39,10 +39,14 @@ def days(start: str, stop: str) -> Days:
         ("the day before yesterday", ("2026-03-05", "2026-03-06")),
         ("two days ago", ("2026-03-05", "2026-03-06")),
         ("2 weeks ago", ("2026-02-18", "2026-02-25")),
+        ("a couple of  weeks ago", ("2026-02-18", "2026-02-25")),
+        ("a couple of weeks before August 11, 2023", ("2023-07-28", "2023-08-12")),
         ("last week", ("2026-02-23", "2026-03-02")),
         ("this month", ("2026-03-01", "2026-04-01")),
         ("last month", ("2026-02-01", "2026-03-01")),
         ("last Friday", ("2026-03-06", "2026-03-07")),
+        ("last FRİDAY", ("2026-03-06", "2026-03-07")),
+        ("a fortnıght ago", ("2026-02-17", "2026-02-26")),
         ("on Monday", ("2026-03-02", "2026-03-03")),
         ("next week", ("2026-03-09", "2026-03-16")),
         ("last weekend", ("2026-02-28", "2026-03-02")),
@@ -53,6 +57,11 @@ def days(start: str, stop: str) -> Days:
         ("昨天说了什么", ("2026-03-06", "2026-03-07")),
         ("前天", ("2026-03-05", "2026-03-06")),
         ("三天前", ("2026-03-04", "2026-03-05")),
+        ("３日前", ("2026-03-04", "2026-03-05")),
+        ("两三天前", ("2026-03-04", "2026-03-06")),
+        ("十二三天前", ("2026-02-22", "2026-02-24")),
+        ("二十三天前", ("2026-02-12", "2026-02-13")),
+        ("二三十年前", ("1995-12-08", "2006-06-06")),
         ("两周前", ("2026-02-18", "2026-02-25")),
         ("上个月", ("2026-02-01", "2026-03-01")),
         ("去年五月", ("2025-05-01", "2025-06-01")),
@@ -99,13 +108,26 @@ def test_a_date_without_a_year_is_that_of_any_year_near(question: str) -> None:
         "the second",
         "一个月饼",
         "he won 3-2",
+        "coupleof weeks ago",
+        "一百二十天前",
+        "1234天前",
     ],
 )
 def test_what_names_no_day(question: str) -> None:
     assert named(question, TODAY) == ()
 
 
-@given(st.text(alphabet="0123456789- /日月年前上周last weekdMayago,.:", max_size=80), st.dates())
+PIECES = [
+    *"0123456789- /日月年前上周last weekdMayago,.:〇百二三十两个天３０İı",
+    *_NUMBERS,
+    *_DAYS,
+    "fortnight",
+    " ago",
+    "天前",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=80).map("".join), st.dates())
 def test_no_text_and_no_day_is_too_odd(text: str, today: date) -> None:
     for each in named(text, today):
         assert each.start < each.stop or date.max in (each.start, each.stop)

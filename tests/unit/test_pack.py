@@ -301,6 +301,21 @@ def test_a_budget_below_any_item_says_so_or_nothing() -> None:
     assert ask(market(), max_tokens=60, reserve=60).text == ""
 
 
+def test_why_there_are_no_vectors_is_said_as_far_as_it_takes_no_items_place() -> None:
+    reason, items = "no weights of the model are here " * 12, [scored(1, "A zebra crossed.")]
+    said = set()
+    for budget in range(4, 160):
+        frame = Frame(budget, budget, "balanced", reason, 7, UTC, nonce="482913")
+        found, plain = pack(items, frame, COUNTER), pack(items, replace(frame, degraded=None), COUNTER)
+        assert found.hits == plain.hits and found.text.endswith(plain.text.rpartition("zebra")[2])
+        assert found.tokens == COUNTER.count(found.text) <= budget
+        said.add(found.text.partition("\n")[0] if found.hits else "")
+        assert pack([], frame, COUNTER).text.endswith(NOTHING if COUNTER.count(NOTHING) <= budget else "")
+    assert said >= {"", "# semantic search unavailable", f"# semantic search unavailable: {reason.strip()}"}
+    judge = "re-ranker unavailable: it does not answer " * 12
+    assert "semantic" not in pack(items, Frame(40, 40, "balanced", judge, 7, UTC), COUNTER).text
+
+
 def test_a_line_that_just_fits_is_said() -> None:
     for items in ([], [scored(1, "zebra")]):
         said = set()

@@ -19,8 +19,10 @@ from avmfs.access import Principal
 from avmfs.embed import universal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.errors import Busy
+from avmfs.search import engine as engines
 from avmfs.search import fresh, fusion, lexical, semantic, signals
-from avmfs.search.engine import NO_EMBEDDER, Answer, Engine, Mode
+from avmfs.search.engine import EARLY_S, NO_EMBEDDER, Answer, Engine, Mode
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.forms import format_search
 from avmfs.search.fusion import POOL, Ranked, fuse
@@ -28,10 +30,11 @@ from avmfs.search.indexer import embed_pending
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
-from avmfs.text import forms, segment, speech
+from avmfs.store.index.vectors import NONE_YET
+from avmfs.text import forms, passages, segment, speech
 from avmfs.text.tokens import TokenCounter
 from tests.hashing import HashingEmbedding
-from tests.unit.fakes import MemoryCorpus
+from tests.unit.fakes import MemoryCorpus, MemoryIndex
 from tests.unit.views_fixtures import opened
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -123,6 +126,50 @@ def test_what_others_write_meanwhile_is_not_waited_for(tmp_path: Path, monkeypat
         monkeypatch.setattr(fresh, "time", SimpleNamespace(sleep=nap, monotonic=lambda: naps / 20))
         fresh.once_embedded(world.store, alice.memory.reading, ask, True)
         assert (naps, asked) == (2, 2), "for the note of before, and neither for what came since nor until the limit"
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_what_is_edited_while_it_is_asked_for_is_found_and_in_passages_of_its_new_text(
+    tmp_path: Path, drained: bool
+) -> None:
+    old, new = "Tomatoes need water. " * 150, "In July all of the tomatoes are watered twice a day. " * 40
+
+    class Editing(HashingEmbedding):
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            alice.put("/shared/garden.md", new)
+            if drained:
+                alice.memory.make_searchable()
+            return super().embed_batch(texts, urgent=urgent)
+
+    with opened(tmp_path) as world:
+        alice = world.agent("alice")
+        alice.put("/shared/garden.md", old)
+        alice.memory.make_searchable()
+        asked = Engine(world.store.search_index, Editing(), COUNTER)
+        answer = asked.search(alice.memory.who, "tomatoes", one_per_document=False)
+        spans = passages.cut(new)
+        assert 1 < len(spans) < len(passages.cut(old))
+        assert sorted((scored.hit.start, scored.hit.stop) for scored in answer.hits) == spans
+        assert {scored.hit.text for scored in answer.hits} == {new[start:stop] for start, stop in spans}
+        assert not any(scored.hit.whole for scored in answer.hits)
+
+
+def test_the_first_vectors_of_a_store_are_waited_for_once_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a question is about: each that asks live paths, or from the archive, has an engine of its own."""
+    made, slept = corpus(), [0.0]
+
+    def none(self: MemoryIndex, model: str, *_: object) -> None:
+        raise Busy(NONE_YET.format(model))
+
+    def sleep(seconds: float) -> None:
+        slept[0] += seconds
+
+    monkeypatch.setattr(MemoryIndex, "nearest", none)
+    monkeypatch.setattr(engines, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: slept[0]))
+    asked = engine(made)
+    for _ in range(2):
+        assert asked.vouching([], None).search(ALICE, "noodles").degraded == NONE_YET.format("hashing-64")
+        assert slept[0] == pytest.approx(EARLY_S, abs=0.1)
 
 
 def which(column: NDArray[np.float64]) -> list[int]:

@@ -12,7 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from avmfs.errors import Invalid, NotFound
+from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
+from avmfs.search.explain import Words, matched
 from avmfs.search.indexer import embed_pending
 from avmfs.views.listing import TREE_ENTRIES
 from avmfs.views.overview import noted
@@ -130,6 +132,31 @@ def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) ->
 
 
 # :plan
+
+
+def test_what_is_archived_is_explained_and_dated_there(world: World) -> None:
+    """Other notes come first, as their passages do in the table: none of them may be taken for it."""
+    alice = world.agent("alice")
+    archive(alice.memory, "/memory/shared/garden.md")
+    alice.put("/shared/later.md", "Tomatoes are mentioned here, too.")
+    told = alice.cat("/archive/:why?q=Tomatoes")
+    assert "1. [" in told and "has tomato" in told and "/archive/shared/garden.md" in told and "later" not in told
+    assert "a recall of 4000 tokens has it" in alice.cat("/archive/:why?q=Tomatoes&path=/archive/shared/garden.md")
+    for view in ("timeline?days=1000", "cold?days=0", "digest?days=1000"):
+        told = alice.cat(f"/archive/:{view}")
+        assert "/archive/shared/garden.md" in told and "later.md" not in told, view
+        assert "garden.md" not in alice.cat(f"/:{view}"), view
+    apart = "/archive/shared/garden.md is in the archive, which is not searched from here\n"
+    assert alice.cat("/:why?q=Tomatoes&path=/archive/shared/garden.md") == apart
+
+
+def test_what_was_indexed_anew_between_an_answer_and_its_explanation_has_nothing_around_it(world: World) -> None:
+    alice = world.agent("alice").memory
+    answer = alice.search("Tomatoes")
+    index = alice.store.search_index(alice.who)
+    ranking = alice.around.engine.ranking(index, "Tomatoes")
+    for passage in (0, answer.hits[0].hit.passage + 100):
+        assert matched(index, ranking, "Tomatoes", [passage]) == {passage: Words((), (), ("tomato",))}
 
 
 def test_a_plan_keeps_what_it_says(world: World) -> None:

@@ -24,6 +24,7 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import checksums, content, log_ops
 from avmfs.store.schema.tables import NOBODYS, ROOT
 from avmfs.text import sniff
+from avmfs.text.passages import cut
 
 KEPT: Final = 8192
 """Passages, a kilobyte each as a rule: half of it text."""
@@ -37,9 +38,10 @@ _OLDEST: Final = "select coalesce((select min(seq) from passage_log), 0), coales
 _NEWS: Final = f"""select document, null, '', 1 from (select document from passage_log where seq > ?1 limit {_MANY})
  union all select * from (select document, node, op, scope from log where seq > ?2 limit {_MANY})"""
 _HITS: Final = (
-    "select passage.id, passage.document, passage.start, passage.stop, node.id, node.parent, node.name, node.mtime,"
-    " node.size, node.extents, document.handle, document.created, document.importance, document.head,"
-    " coalesce(version.author, document.creator), coalesce(version.route, ''), body.data, body.crc,"
+    "select passage.id, passage.document, passage.part, passage.start, passage.stop, document.due, node.id,"
+    " node.parent, node.name, node.mtime, node.size, node.extents, document.handle, document.created,"
+    " document.importance, document.head, coalesce(version.author, document.creator), coalesce(version.route, ''),"
+    " body.data, body.crc,"
     " (select group_concat(tag) from (select tag from tag where tag.document = document.id order by tag)),"
     " node.scope, node.expires"
     " from json_each(?1) as wanted cross join passage on passage.id = wanted.value"
@@ -147,15 +149,15 @@ def _fetched(
     rows: list[Any] = db.execute(
         _HITS, ("[" + ",".join(map(str, passages)) + "]", reader.visible.json, reader.now)
     ).fetchall()
-    texts: LRU[int, str] = LRU(_TEXTS_KEPT)
+    texts: LRU[int, tuple[str, list[tuple[int, int]]]] = LRU(_TEXTS_KEPT)
     places[ROOT] = b""
     found = {}
     for row in rows:
-        passage, document, start, stop, node, parent, name, mtime, size, extents = row[:10]
-        handle, created, importance, head, author, route, body, crc, tags, scope, expires = row[10:]
+        passage, document, part, start, stop, due, node, parent, name, mtime, size, extents = row[:12]
+        handle, created, importance, head, author, route, body, crc, tags, scope, expires = row[12:]
         if (place := _place(db, parent, places)) is None:
             continue
-        if (text := texts.get(node)) is None:
+        if (known := texts.get(node)) is None:
             try:
                 if extents or not size:
                     data = content.read(db, node, size, True, 0, size)
@@ -165,7 +167,13 @@ def _fetched(
                 continue
             if (text := sniff.decode(data)) is None:
                 continue
-            texts.put(node, text)
+            known = text, [] if due is None else cut(text)
+            texts.put(node, known)
+        text, spans = known
+        if due is not None:  # the text is newer than its rows of the index, which say where passages of before were
+            if part >= len(spans):
+                continue
+            start, stop = spans[part]
         path, labels = place + b"/" + bytes(name), tuple(tags.split(",")) if tags else ()
         told = (path, handle, author, mtime, created, importance, head, labels)
         whole = start == 0 and stop >= len(text)
