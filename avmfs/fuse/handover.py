@@ -114,7 +114,6 @@ class Handover:
         self._count = itertools.count()
         self._given: dict[int, int] = {}  # unique of an OPEN -> its handle
         self._last_write: dict[int, int] = {}  # handle -> unique
-        self._marks: dict[int, dict[int, bytes]] = {}
         self._listings: dict[int, int] = {}
         self._asked = 0  # how often questions have changed
         self.handles: dict[int, Handle] = {}
@@ -198,9 +197,10 @@ class Handover:
         beginning."""
         self._log.add(_handle_key(fh), _MARK.pack(offset), last, alone=anew)
 
-    def marks(self, fh: int) -> dict[int, bytes] | None:
-        """A predecessor's listing: the entry before each offset that it had come to; None when this is not one."""
-        return self._marks.get(fh)
+    def marks(self, fh: int) -> list[tuple[int, bytes]]:
+        """The offsets that the reader of a directory has come to since it began, each with the entry before it."""
+        values = self._log.values(_handle_key(fh))
+        return [(*_MARK.unpack_from(value), value[_MARK.size :]) for value in values]
 
     def listings(self) -> dict[int, int]:
         """The directories that a predecessor had open: their nodes by number."""
@@ -278,7 +278,6 @@ class Handover:
         records = self._log.values(_handle_key(fh))
         if state & 0xFF == _LISTING:
             self._listings[fh] = words[_NODE]
-            self._marks[fh] = {_MARK.unpack_from(record)[0]: record[_MARK.size :] for record in records}
             return
         virtual = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
         for record in records[1:]:
