@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 DEVICE, TABLES, LOG, SINK, SEEN = "device", "tables", "log", "sink", "seen"  # names in the entry; locks have theirs
 _GREETED, _MINOR, _AGREED, _GENERATION, _ORIGIN = 0, 1, 2, 3, 4  # facts
 _FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
-_READABLE, _WRITABLE, _APPENDS = 1 << 8, 1 << 9, 1 << 10
+_READABLE, _WRITABLE, _APPENDS, _IN_TRASH = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 _REFUSED = 16  # the errno of what was given up begins at this bit
 _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
 _ROW_BITS = 20
@@ -269,8 +269,10 @@ class Handover:
 
     def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
         if state & 0xFF == _FILE:
-            readable, writable, appends = (bool(state & bit) for bit in (_READABLE, _WRITABLE, _APPENDS))
-            handle = self._tree.opened.reopen(words[_NODE], readable, writable, appends, words[_ID])
+            bits = (_READABLE, _WRITABLE, _APPENDS, _IN_TRASH)
+            readable, writable, appends, in_trash = (bool(state & bit) for bit in bits)
+            reopen = self._tree.opened.reopen
+            handle = reopen(words[_NODE], readable, writable, appends, words[_ID], in_trash=in_trash)
             if state >> _REFUSED:
                 handle.refused = from_wire(state >> _REFUSED, "", None)
             self.handles[fh] = handle
@@ -331,7 +333,12 @@ class Handover:
 def _state(handle: FileHandle) -> int:
     """Column 0 of an open file's row."""
     how = (handle.readable and _READABLE) | (handle.writable and _WRITABLE) | (handle.appends and _APPENDS)
-    return _FILE | how | (0 if handle.refused is None else handle.refused.code << _REFUSED)
+    return (
+        _FILE
+        | how
+        | (handle.file.in_trash and _IN_TRASH)
+        | (0 if handle.refused is None else handle.refused.code << _REFUSED)
+    )
 
 
 def _edit(what: int, at: int, data: bytes) -> Edit:

@@ -23,6 +23,8 @@ class Visible:
     those that are not aside (``Scope.aside``): ``searched``. What is ``held`` in quarantine none of them has
     (``told_json``: all but that). ``emptied_json``: those of the trash from which it may remove.
 
+    ``trash``: those of what is there.
+
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
     """
@@ -39,7 +41,7 @@ class Visible:
         self.json = _json(self.ids)
         aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
-        self.trash_json = _json(trash)
+        self.trash, self.trash_json = trash, _json(trash)
         self.emptied_json = _json(trash & write)
         index = frozenset(each for each in self.ids if aside.get(each) == "index")
         self.held = frozenset(each for each in self.ids if scopes[each].trust == "quarantine")
