@@ -4,7 +4,9 @@ Owns listings under way and what the kernel's own cache of a listing stands for.
 
 A listing is read from the store a page at a time, in order of name, each page from the name that the last one ended
 with: what is there throughout comes exactly once, whatever is made or removed meanwhile, and a directory of any size
-takes little memory and keeps nobody waiting. An entry's offset is its ordinal number.
+takes little memory and keeps nobody waiting. An entry's offset is its ordinal number in its page, behind all offsets of
+the pages that were read before. Who goes back, or on with a successor, has a page that begins behind the name that the
+last reply before it ended with (``Handover.listed``).
 
 A listing of one page is a snapshot, and remembered: when names of the directory have changed since, these alone are
 asked for anew. The kernel may keep it too (FOPEN_CACHE_DIR) and, while it is the newest, use it again
@@ -36,6 +38,7 @@ from avmfs.vfs.address import Address
 from avmfs.vfs.tree import Tree
 
 PAGE = 2048  # names that are read from the store at once
+_SPAN = 1 << 32  # offsets of a page: of what is not the store's, all names are one
 _FIRST = 2  # the offset of the first entry after . and ..
 _MOST_NAMES = 50_000  # of snapshots that are remembered: some 10 MB
 _MIXED = -1  # no state of the store
@@ -49,19 +52,17 @@ class Listing:
     """One open directory, at one page. ``fills``: the kernel may put what it is told into its cache; ``given``: it has
     been told something. ``whole``: the page is all there is, and the store tells of whatever changes it."""
 
-    __slots__ = ("begins", "fills", "given", "more", "node", "page", "snapshot", "state", "where", "whole")
+    __slots__ = ("fills", "given", "more", "node", "page", "pages", "snapshot", "state", "where", "whole")
 
     def __init__(self, node: int, where: Address | None, state: int, snapshot: CachedListing, *, more: bool) -> None:
         self.node, self.where, self.state, self.snapshot, self.more = node, where, state, snapshot, more
-        self.page = 0
-        # By page: the name that it begins after.
-        self.begins = [b"", *([snapshot.entries[-1][0]] if more else [])]
+        self.page = self.pages = 0  # its number, and the greatest
         self.fills = self.given = self.whole = False
 
     @property
     def start(self) -> int:
         """The offset of the page's first entry."""
-        return _FIRST + self.page * PAGE
+        return _FIRST + self.page * _SPAN
 
 
 class Known:
@@ -234,78 +235,67 @@ class DirectoryOps:
         fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
         listing = self._open.get(fh)
         if listing is None:
-            listing = self._open[fh] = self._go_on(request.node, fh, offset)
+            listing = self._open[fh] = self._go_on(request.node, fh)
         dots: tuple[bytes, ...] = ()
         if offset < _FIRST:
-            self._begin(listing)
-            dots = _DOTS[offset:]
-        elif offset < listing.start or offset - listing.start >= len(listing.snapshot):
-            page = (offset - _FIRST) // PAGE
-            if page == listing.page and listing.more:  # fewer than there were
-                page, offset = page + 1, listing.start + PAGE
-            while page < len(listing.begins) and page != listing.page:
-                self._turn_to(listing, page)
-                if not len(listing.snapshot):  # all that was there is gone
-                    page, offset = page + 1, listing.start + PAGE
+            self._begin(listing, fh)
+            dots, place = _DOTS[offset:], 0
+        else:
+            place = self._find(listing, fh, offset)
         listing.given = True
-        place = min(max(0, offset - listing.start), len(listing.snapshot))
         piece, count = listing.snapshot.packed(listing.start, place, size - sum(map(len, dots)))
         if count:
             last = listing.snapshot.entries[place + count - 1][0]
             self._continuity.listed(fh, listing.start + place + count, last, anew=bool(dots))
         elif dots:
-            self._continuity.listed(fh, _FIRST, b"..", anew=True)
+            self._continuity.listed(fh, _FIRST, b"", anew=True)
         return b"".join((*dots, piece))
 
-    def _begin(self, listing: Listing) -> None:
+    def _begin(self, listing: Listing, fh: int) -> None:
         """It is read from the beginning: as it is now."""
         known = self._newest(listing.node) if listing.whole else None
         if known is not None:
             self._now_has(listing, known.state, known.snapshot)
         elif listing.page or listing.state != self._tree.memory.store.cached_state():
-            self._turn_to(listing, 0)
+            listing.pages = -1
+            self._turn_to(listing, fh, b"")
 
-    def _go_on(self, node: int, fh: int, offset: int) -> Listing:
-        """With a predecessor's listing, after the name that it had come to. Raises BadHandle for another's."""
-        marks = self._continuity.marks(fh)
-        if marks is None:
+    def _go_on(self, node: int, fh: int) -> Listing:
+        """With a predecessor's listing, at no page yet. Raises BadHandle for another's."""
+        if fh not in self._continuity.listings():
             raise BadHandle()
-        last = marks.get(offset)
-        if offset < _FIRST or last is None:
-            return Listing(node, None, _MIXED, CachedListing([]), more=False)
-        if not self._session.may_block():
-            raise Later
-        after = b"" if offset == _FIRST else last
-        page, place = divmod(offset - _FIRST, PAGE)
-        where = self._numbers.address(node)
-        entries, more, _ = listings.page(self._tree.memory, where, after, PAGE - place)
-        entries = [entry for entry in entries if entry[0] > after]  # a page of what is not the store's is all of it
-        before: list[listings.Entry] = [(after, 1, 0)] * place
-        listing = Listing(node, where, _MIXED, CachedListing(before + entries), more=more and bool(entries))
-        listing.page = page
-        listing.begins = [b""] * page + [after if place == 0 else b""]
-        if listing.more:
-            listing.begins.append(entries[-1][0])
+        listing = Listing(node, None, _MIXED, CachedListing([]), more=False)
+        listing.page, listing.pages = -1, max((at // _SPAN for at, _ in self._continuity.marks(fh)), default=0)
         return listing
 
-    def _turn_to(self, listing: Listing, page: int) -> None:
+    def _find(self, listing: Listing, fh: int, offset: int) -> int:
+        """Turn to the page with an offset. Returns its place there."""
+        page, place = divmod(offset - _FIRST, _SPAN)
+        if page != listing.page:
+            marks = [mark for mark in self._continuity.marks(fh) if _FIRST < mark[0] <= offset]
+            at, last = max(marks, default=(_FIRST, b""))
+            self._turn_to(listing, fh, last)
+            place = offset - at
+        if place >= len(listing.snapshot) and listing.more:
+            self._turn_to(listing, fh, listing.snapshot.entries[-1][0])
+            place = 0
+        return min(place, len(listing.snapshot))
+
+    def _turn_to(self, listing: Listing, fh: int, after: bytes) -> None:
         """Read a page from the store."""
         if not self._session.may_block():
             raise Later  # a page takes its time
         if listing.where is None:
             listing.where = self._numbers.address(listing.node)
-        if not page:
-            del listing.begins[1:]
         store = self._tree.memory.store
         state = store.cached_state()
-        entries, listing.more, lasting = listings.page(self._tree.memory, listing.where, listing.begins[page], PAGE)
-        listing.whole = lasting and not page and not listing.more and store.cached_state() == state
-        if page + 1 < len(listing.begins):  # once more: what was on the next page then stays there
-            entries = [entry for entry in entries if entry[0] <= listing.begins[page + 1]]
-            listing.more = True
-        elif listing.more:
-            listing.begins.append(entries[-1][0])
-        listing.page = page
+        entries, more, lasting = listings.page(self._tree.memory, listing.where, after, PAGE)
+        entries = [entry for entry in entries if entry[0] > after]  # a page of what is not the store's is all of it
+        listing.more = more and bool(entries)
+        listing.page = listing.pages = listing.pages + 1
+        if listing.page:
+            self._continuity.listed(fh, listing.start, after, anew=False)
+        listing.whole = lasting and not listing.page and not more and store.cached_state() == state
         self._now_has(listing, state, CachedListing(entries))
 
     def _now_has(self, listing: Listing, state: int, snapshot: CachedListing) -> None:

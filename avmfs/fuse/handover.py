@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 DEVICE, TABLES, LOG, SINK, SEEN = "device", "tables", "log", "sink", "seen"  # names in the entry; locks have theirs
 _GREETED, _MINOR, _AGREED, _GENERATION, _ORIGIN = 0, 1, 2, 3, 4  # facts
 _FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
-_READABLE, _WRITABLE, _APPENDS = 1 << 8, 1 << 9, 1 << 10
+_READABLE, _WRITABLE, _APPENDS, _IN_TRASH = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 _REFUSED = 16  # the errno of what was given up begins at this bit
 _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
 _ROW_BITS = 20
@@ -114,7 +114,6 @@ class Handover:
         self._count = itertools.count()
         self._given: dict[int, int] = {}  # unique of an OPEN -> its handle
         self._last_write: dict[int, int] = {}  # handle -> unique
-        self._marks: dict[int, dict[int, bytes]] = {}
         self._listings: dict[int, int] = {}
         self._asked = 0  # how often questions have changed
         self.handles: dict[int, Handle] = {}
@@ -198,9 +197,10 @@ class Handover:
         beginning."""
         self._log.add(_handle_key(fh), _MARK.pack(offset), last, alone=anew)
 
-    def marks(self, fh: int) -> dict[int, bytes] | None:
-        """A predecessor's listing: the entry before each offset that it had come to; None when this is not one."""
-        return self._marks.get(fh)
+    def marks(self, fh: int) -> list[tuple[int, bytes]]:
+        """The offsets that the reader of a directory has come to since it began, each with the entry before it."""
+        values = self._log.values(_handle_key(fh))
+        return [(*_MARK.unpack_from(value), value[_MARK.size :]) for value in values]
 
     def listings(self) -> dict[int, int]:
         """The directories that a predecessor had open: their nodes by number."""
@@ -269,8 +269,10 @@ class Handover:
 
     def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
         if state & 0xFF == _FILE:
-            readable, writable, appends = (bool(state & bit) for bit in (_READABLE, _WRITABLE, _APPENDS))
-            handle = self._tree.opened.reopen(words[_NODE], readable, writable, appends, words[_ID])
+            bits = (_READABLE, _WRITABLE, _APPENDS, _IN_TRASH)
+            readable, writable, appends, in_trash = (bool(state & bit) for bit in bits)
+            reopen = self._tree.opened.reopen
+            handle = reopen(words[_NODE], readable, writable, appends, words[_ID], in_trash=in_trash)
             if state >> _REFUSED:
                 handle.refused = from_wire(state >> _REFUSED, "", None)
             self.handles[fh] = handle
@@ -278,7 +280,6 @@ class Handover:
         records = self._log.values(_handle_key(fh))
         if state & 0xFF == _LISTING:
             self._listings[fh] = words[_NODE]
-            self._marks[fh] = {_MARK.unpack_from(record)[0]: record[_MARK.size :] for record in records}
             return
         virtual = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
         for record in records[1:]:
@@ -332,7 +333,12 @@ class Handover:
 def _state(handle: FileHandle) -> int:
     """Column 0 of an open file's row."""
     how = (handle.readable and _READABLE) | (handle.writable and _WRITABLE) | (handle.appends and _APPENDS)
-    return _FILE | how | (0 if handle.refused is None else handle.refused.code << _REFUSED)
+    return (
+        _FILE
+        | how
+        | (handle.file.in_trash and _IN_TRASH)
+        | (0 if handle.refused is None else handle.refused.code << _REFUSED)
+    )
 
 
 def _edit(what: int, at: int, data: bytes) -> Edit:

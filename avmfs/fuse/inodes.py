@@ -22,7 +22,8 @@ from avmfs.store.schema.tables import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Place, Real, Then, ViewThen
 from avmfs.vfs.tree import Tree
 
-_PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
+# Below 16 and none of the directories that every tree has: never a store id.
+_PLACES = {ASK: 9, b"shared": 10, b"private": 11, b"tell": 12}
 _PAST, _UNNOTED = 1 << 62, -1
 _FIXED = {number: name for name, number in _PLACES.items()}
 

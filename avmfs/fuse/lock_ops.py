@@ -1,6 +1,7 @@
 """fcntl and flock requests, as calls of the mount's lock table.
 
-A lock that has to be waited for is waited for where it may block.
+A lock that has to be waited for is waited for where it may block. One that is given back needs no thread of its own:
+those who wait for it may have all that there are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class LockOps:
 
     def __init__(self, session: Session, handles: Handles, locks: LockTable) -> None:
         self._handles, self._locks = handles, locks
+        session.answers({Op.SETLK: self._unlock, Op.SETLKW: self._unlock})
         session.serves({Op.GETLK: self._getlk})
         session.serves({Op.SETLK: self._setlk, Op.SETLKW: self._setlk}, blocking=True)
 
@@ -32,6 +34,14 @@ class LockOps:
             return p.LK_OUT.pack(0, 0, fcntl.F_UNLCK, 0)
         kind, at, length, pid = found
         return p.LK_OUT.pack(at, _WHOLE if length == 0 else at + length - 1, kind, pid)
+
+    def _unlock(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        """Of flock(2) by SETLKW too."""
+        body = bytes(view[p.IN_HEADER.size : size])
+        if p.LK_IN.unpack_from(body)[4] != fcntl.F_UNLCK:
+            return None
+        self._setlk(Request(Op.SETLK, unique, node, 0, 0, body))
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
     def _setlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, pid, flags, _ = p.LK_IN.unpack_from(request.body)

@@ -105,6 +105,7 @@ ATTR = struct.Struct(
 )  # ino size blocks a/m/ctime a/m/ctimensec mode nlink uid gid rdev blksize flags
 ENTRY_OUT = struct.Struct("=QQQQII")  # nodeid generation entry_valid attr_valid entry_valid_nsec attr_valid_nsec
 ATTR_OUT = struct.Struct("=QII")  # attr_valid attr_valid_nsec dummy
+SETATTR_VALID = struct.Struct("=40xI")  # of a whole request
 SETATTR_IN = struct.Struct("=IIQQQQQQIIIIIIII")  # valid . fh size lock_owner times[3] nsecs[3] mode . uid gid .
 MKNOD_IN = struct.Struct("=IIII")  # mode rdev umask padding
 MKDIR_IN = struct.Struct("=II")  # mode umask

@@ -56,6 +56,7 @@ _WANTED = (
     | p.Init.HAS_RESEND
 )
 VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
+_BY_NAME = p.SetAttr.MODE | p.SetAttr.UID | p.SetAttr.GID | p.SetAttr.ATIME | p.SetAttr.MTIME
 _WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
@@ -281,7 +282,10 @@ class Session:
 
     def _by_handle(self, op: int, node: int) -> bool:
         """Return whether this is fstat(2), which read(2) does as well: the kernel does not say by which handle. Of a
-        virtual node it keeps no name, so that whoever asks has it open."""
+        virtual node it keeps no name, so that whoever asks has it open. Or ftruncate(2), of which it does say that."""
+        if op == Op.SETATTR:
+            (valid,) = p.SETATTR_VALID.unpack_from(self._buffer)
+            return bool(valid & p.SetAttr.FH) and not valid & _BY_NAME
         return op == Op.GETATTR and (node & VIRTUAL != 0 or self.has_open(node))
 
     def _counted(self, op: int) -> metrics.Counter:

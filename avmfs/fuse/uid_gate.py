@@ -8,7 +8,8 @@ in. The kernel then answers from its cache without asking, by the modes alone (`
 root shows mode 0700 (``Attributer``) and other users stop there. Root passes every mode: what it may not have is
 refused here, where each request says whose process asks. Requests on what is open already are let through, since an
 open descriptor may be handed on: to ``sudo tee``, to a child under another user. GETATTR is one of them where the node
-is open, since read(2) and fstat(2) bring it.
+is open, since read(2) and fstat(2) bring it, and so is ftruncate(2). Not fchmod(2), fchown(2) and futimens(2): the
+kernel says of them no more than of chmod(2).
 """
 
 from __future__ import annotations

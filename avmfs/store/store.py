@@ -218,6 +218,9 @@ class Store:
         """See Visible.shown_writable."""
         return self._visible(self._remembered(), who).shown_writable(scope)
 
+    def cached_in_trash(self, who: Principal, scope: int) -> bool:
+        return scope in self._visible(self._remembered(), who).trash
+
     def cached_live(self, who: Principal, scope: int) -> bool:
         """Return whether what has this scope comes from outside the store."""
         return self._visible(self._remembered(), who).live(scope)

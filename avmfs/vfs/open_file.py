@@ -91,13 +91,13 @@ class OpenFile:
         "dirtied",
         "edits",
         "handles",
+        "in_trash",
         "keep",
         "lock",
         "made",
         "memory",
         "moved",
         "node",
-        "opened",
         "pending",
         "removed",
         "unfinished",
@@ -131,7 +131,7 @@ class OpenFile:
         self._below = 0  # the store's ctime of the file when it was looked at last
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
-        self.opened = memory.now()
+        self.in_trash = False  # was it there when it was first opened, and ever since?
         self.removed: tuple[int | None, bool] = (0, False)  # a directory, and whether it came there by being removed
         self.writers: set[FileHandle] = set()  # those who may write, or have truncated it when they opened it
         self.dirtied: set[FileHandle] = set()  # those with a hand in what is not committed

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from avmfs.errors import AvmError, StoreFailed
+from avmfs.errors import AvmError, Stale, StoreFailed
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.vfs.open_file import FileHandle, Keep, OpenFile, process_of
@@ -46,19 +46,36 @@ class OpenFiles:
         self.asker: Callable[[], int] = lambda: 0
         """See ``Files``."""
 
-    def handle(self, node: int, *, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
+    def handle(
+        self,
+        node: int,
+        *,
+        readable: bool,
+        writable: bool,
+        append: bool,
+        number: int = -1,
+        in_trash: bool | None = None,
+    ) -> FileHandle:
         if number < 0:  # who only reads commits nothing
             number = self.number() if writable else 0
         with self._mutex:
-            return FileHandle(self.reopened(node), number, readable, writable, append, self)
+            file = self.reopened(node)
+            if in_trash is not None:
+                file.in_trash = in_trash
+            elif not file.handles:
+                file.in_trash = self._in_trash(node)
+            return FileHandle(file, number, readable, writable, append, self)
 
     def number(self) -> int:
         """What the store knows a writing handle by."""
         return next(self._numbers) & _NUMBERS
 
-    def reopen(self, node: int, readable: bool, writable: bool, append: bool, number: int) -> FileHandle:
+    def reopen(
+        self, node: int, readable: bool, writable: bool, append: bool, number: int, *, in_trash: bool
+    ) -> FileHandle:
         """A handle that a predecessor of this process had given out. Asks nothing of the store."""
-        handle = self.handle(node, readable=readable, writable=writable, append=append, number=number)
+        how = {"readable": readable, "writable": writable, "append": append, "in_trash": in_trash}
+        handle = self.handle(node, number=number, **how)
         handle.file.unsynced = handle.file.unsynced or writable  # for all that is known
         return handle
 
@@ -97,15 +114,22 @@ class OpenFiles:
     def has(self, node: int) -> bool:
         return node in self._files
 
+    def _in_trash(self, node: int) -> bool:
+        with suppress(Stale):
+            store, who = self._memory.store, self._memory.who
+            return store.cached_in_trash(who, store.cached_node(who, node).scope)
+        return False
+
     def _removed(self, file: OpenFile, node: Node) -> bool:
         """Return whether a file was open here when it was removed, to the trash: for those who have it open it has no
         name any more, as elsewhere. A program that locks a file looks whether that is so."""
-        if node.ctime < file.opened:
+        if not self._memory.store.cached_in_trash(self._memory.who, node.scope):
+            file.in_trash = False
             return False
-        if file.removed[0] != node.parent:
+        if not file.in_trash and file.removed[0] != node.parent:
             with self._memory.reading() as reader:
-                file.removed = (node.parent, reader.in_trash_since(node.id, file.opened))
-        return file.removed[1]
+                file.removed = (node.parent, reader.was_removed(node.id))
+        return not file.in_trash and file.removed[1]
 
     def nodes(self) -> set[int]:
         with self._mutex:

@@ -12,7 +12,7 @@ import pytest
 from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.store.notify.kernel_notices import Sink, noticed, parse_sink
-from avmfs.store.rows.log_ops import MOVED, RIGHTS, TOUCHED, Event
+from avmfs.store.rows.log_ops import BESIDE, MOVED, RIGHTS, TOUCHED, Event
 
 GOOD = {"origin": b"mount", "names": b"N" * 16, "node": b"I" * 16 + bytes(24), "at": 16}
 
@@ -50,6 +50,10 @@ def test_foreign_bytes_end_attributes_only() -> None:
 
 def test_an_own_change_is_known_but_for_the_directory_s_link_count() -> None:
     assert told(Event(b"mine", "write", 7), Event(b"mine", "mkdir", 8), Event(b"mine", TOUCHED, 3)) == [node(3)]
+
+
+def test_what_comes_of_an_own_change_beside_is_told() -> None:
+    assert told(Event(b"mine", "rename", 7), Event(b"mine", BESIDE, 7)) == [b"NAMES", node(7)]
 
 
 def test_what_no_kernel_asked_for_is_told_to_all() -> None:

@@ -208,6 +208,26 @@ print(json.dumps([first, os.pread(file, 100, 0).decode(), os.fstat(file).st_size
         assert machine.python("root", code, at, user) == ["first", "first and more", 14, 0]
 
 
+def test_a_descriptor_that_was_handed_on_cuts_the_file_if_it_was_opened_to_write(machine: Machine) -> None:
+    at = machine.at("alice") / "private/cut.md"
+    machine.python("alice", "print(Path(sys.argv[1]).write_text('first'))", at)
+    code = """
+fds = []
+def opened(path):
+    os.setegid(41001); os.seteuid(41001)
+    fds.extend(os.open(path, how) for how in (os.O_RDWR, os.O_RDONLY))
+    os.seteuid(0); os.setegid(0)
+opened(sys.argv[1])
+if sys.argv[2] != "0":
+    os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+done = [said(os.ftruncate, fd, 3) for fd in fds]
+print(json.dumps([*done, said(os.truncate, sys.argv[1], 1), said(os.fchmod, fds[0], 0o666) == 0]))
+"""
+    for user in ("0", "41002"):
+        assert machine.python("root", code, at, user) == [None, errno.EINVAL, errno.EACCES, False]
+        assert machine.python("alice", "print(json.dumps(Path(sys.argv[1]).read_text()))", at) == "fir"
+
+
 @pytest.mark.parametrize("user", ["alice", "bob"])
 def test_of_the_daemon_s_files_nothing_is_for_others_but_the_door(machine: Machine, user: str) -> None:
     # It fails at the mounts, which are not for root either.

@@ -311,6 +311,17 @@ def test_times_and_modes_are_kept_and_the_other_sees_them(place: Place) -> None:
     assert (place.bob / "d").stat().st_mtime == 6
 
 
+def test_a_time_that_is_set_alone_leaves_the_other(place: Place) -> None:
+    file = place.alice / "f"
+    file.touch()
+    before = file.stat()
+    sh("touch -m -d 2001-01-01T00:00:00Z f", cwd=place.alice)
+    for each in (file, place.bob / "f"):
+        assert (each.stat().st_atime_ns, each.stat().st_mtime_ns) == (before.st_atime_ns, 978307200 * 10**9)
+    sh("touch -a -d 2002-01-01T00:00:00Z f", cwd=place.alice)
+    assert (file.stat().st_atime_ns, file.stat().st_mtime_ns) == (1009843200 * 10**9, 978307200 * 10**9)
+
+
 def test_a_time_set_through_an_open_file_stays_after_close(place: Place) -> None:
     with (place.alice / "f").open("w") as file:
         file.write("x" * 10)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from avmfs import AVM
 from tests.mount.mount_world import Place, World, cat, code_of, echo, linux_only, until, view
 
 pytestmark = pytest.mark.mount
@@ -111,6 +112,15 @@ def test_a_listing_shows_what_was_there_when_the_directory_was_opened(place: Pla
     assert set(os.listdir(place.bob)) == seen - {"f39"}
     echo("all", view(place.alice / "f39", ":shared"))
     assert set(os.listdir(place.bob)) == seen
+
+
+def test_a_private_index_of_code_is_listed_and_read_as_files(world: World, alice: Path, tmp_path: Path) -> None:
+    (tmp_path / "barn.py").write_text("def harvest() -> None: ...\n")
+    with AVM(agent="alice", environ=world.environ) as avm:
+        avm.index_scan("house", tmp_path, private=True)
+    assert (alice / "tell").is_dir() and (alice / "index/private").stat().st_ino != (alice / "tell").stat().st_ino
+    sheets = [path for path in (alice / "index/private/alice/house").rglob("*") if path.is_file()]
+    assert any("harvest" in sheet.read_text() for sheet in sheets)
 
 
 def test_an_expired_name_leaves_a_listing_without_any_commit(place: Place) -> None:

@@ -52,6 +52,17 @@ def test_what_rm_removes_is_in_the_trash_of_both_and_comes_back_with_mv(world: W
     assert "the harvest" in (place.alice / "again.md").read_text()
 
 
+def test_who_removes_a_note_finds_it_in_the_trash_though_it_was_not_there_a_moment_ago(
+    world: World, place: Place
+) -> None:
+    kept = world.mounts["alice"] / "trash" / place.path.removeprefix("/memory/")
+    for name in ("first.md", "d/second.md", "d/third.md"):
+        note(world, place, name, "the harvest begins in June")
+        assert not (kept / name).exists()
+        (place.alice / name).unlink()
+        assert "harvest" in (kept / name).read_text()
+
+
 def test_a_file_that_was_open_when_it_went_to_the_trash_has_no_link_for_who_has_it_open(
     world: World, place: Place
 ) -> None:

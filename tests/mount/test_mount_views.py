@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,25 @@ def test_an_expired_file_is_gone_from_every_route_at_once(place: Place, alice: P
     brief.write_text("a new one\n")
     assert cat(place.bob / "brief.md:ttl") == "never\n" and cat(place.bob / "brief.md:tags") == "(no tags)\n"
     assert meta(brief)["version"] == 1
+
+
+def test_a_file_with_a_ttl_that_is_saved_by_rename_is_gone_in_time_where_it_was_saved(place: Place) -> None:
+    brief = place.alice / "brief.md"
+    for lives_s in (4, 20, 100):  # a busy machine may be too late to save it
+        brief.write_text("a")
+        echo(f"{lives_s}s", view(brief, ":ttl"))
+        expires = time.time() + lives_s
+        (place.alice / "new").write_text("b")
+        os.rename(place.alice / "new", brief)
+        left = ""
+        with suppress(FileNotFoundError):
+            left = cat(view(place.bob / "brief.md", ":ttl"))
+        if left != "never\n":
+            break
+    while time.time() < expires + 0.005:
+        time.sleep(0.05)
+    for path in (brief, place.bob / "brief.md"):
+        assert code_of(cat, path) == errno.ENOENT, path
 
 
 def test_a_directory_whose_files_have_expired_can_be_removed(place: Place) -> None:

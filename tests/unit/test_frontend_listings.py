@@ -81,15 +81,26 @@ class Reader:
         return number, flags
 
     def entries(self, number: int, room: int) -> list[str]:
-        found: list[str] = []
-        offset = 0
-        while data := self.ask(Op.READDIR, p.READ_IN.pack(number, offset, room, 0, 0, 0, 0)):
-            at = 0
-            while at < len(data):
-                _, offset, length, _ = p.DIRENT.unpack_from(data, at)
-                at += p.DIRENT.size
-                found.append(data[at : at + length].decode())
-                at += length + -length % 8
+        return [name for name, _ in self.rest(number, room)]
+
+    def rest(self, number: int, room: int, offset: int = 0) -> list[tuple[str, int]]:
+        """From an offset on: the names, each with the offset behind it."""
+        found: list[tuple[str, int]] = []
+        while some := self.some(number, room, offset):
+            found += some
+            offset = some[-1][1]
+        return found
+
+    def some(self, number: int, room: int, offset: int) -> list[tuple[str, int]]:
+        """What one reply tells."""
+        found: list[tuple[str, int]] = []
+        data = self.ask(Op.READDIR, p.READ_IN.pack(number, offset, room, 0, 0, 0, 0))
+        at = 0
+        while at < len(data):
+            _, offset, length, _ = p.DIRENT.unpack_from(data, at)
+            at += p.DIRENT.size
+            found.append((data[at : at + length].decode(), offset))
+            at += length + -length % 8
         return found
 
     def close(self, number: int) -> None:
@@ -180,6 +191,55 @@ def test_a_listing_that_is_read_again_and_again_leaves_its_last_reading_alone(wo
         left.log.drop(b"k")
     assert len(sizes) == 1
     assert Reader(world, left).entries(number, 4096) == names
+
+
+@pytest.mark.parametrize("page", [1024, 8])
+def test_a_successor_goes_on_from_inside_what_was_told_last(
+    world: World, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program with a small buffer has taken but half of it."""
+    monkeypatch.setattr(directory_ops, "PAGE", page)
+    bob = world.agent("bob")
+    for number in range(40):
+        bob.put(f"/memory/f{number:02}", "x")
+    left = kept.make()
+    number, _ = Reader(world, left).open()
+    whole = Reader(world, left).rest(number, 200)
+    assert len(whole) == len({name for name, _ in whole}) > 42
+    for taken in range(1, len(whole) + 1):
+        name, offset = whole[taken - 1]
+        for room in (200, 4096):
+            there = [name for name, _ in Reader(world, left).rest(number, room, offset)]
+            assert there == [name for name, _ in whole[taken:]], (name, room)
+
+
+@pytest.mark.parametrize("process", ["same", "successor"])
+def test_who_goes_back_in_a_large_directory_misses_nothing_that_was_there(
+    world: World, process: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_ops, "PAGE", 8)
+    bob = world.agent("bob")
+    for number in range(40):
+        bob.put(f"/memory/f{number:02}", "x")
+    left = kept.make()
+    reader = Reader(world, left)
+    number, _ = reader.open()
+    told, places = [], [(0, 0)]
+    while len(told) < 35:
+        told += reader.some(number, 130, places[-1][1])
+        places.append((len(told), told[-1][1]))
+    gone = {"f01", "f02", "f09", "f17", "f18"}
+    for name in gone:
+        bob.memory.submit("unlink", parent=MEMORY, name=name.encode())
+    for name in ("e", "f03x", "f10w", "f10x", "f10y", "f11x", "f19x"):
+        bob.put(f"/memory/{name}", "x")
+    if process == "successor":
+        reader = Reader(world, left)
+    for taken, offset in [*reversed(places[1:]), *places[1:]]:
+        there = [name for name, _ in reader.rest(number, 130, offset)]
+        assert len(there) == len(set(there))
+        assert {name for name, _ in told[taken:]} - gone <= set(there)
+        assert not {name for name, _ in told[:taken]} & set(there)
 
 
 def test_a_listing_packs_as_one_entry_after_the_other() -> None:

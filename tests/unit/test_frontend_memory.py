@@ -15,8 +15,9 @@ from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.entry_cache import CACHED_S, MOST_RESTS_S, RESTS_S, EntryCache
 from avmfs.fuse.handover import Handover
-from avmfs.fuse.inodes import Inodes
+from avmfs.fuse.inodes import Inodes, is_real
 from avmfs.fuse.page_cache import PageCache
+from avmfs.store.commands.upkeep import FIXED
 from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs.address import Real
@@ -30,6 +31,10 @@ from tests.unit.views_fixtures import World, opened
 def world(tmp_path: Path) -> Iterator[World]:
     with opened(tmp_path) as world:
         yield world
+
+
+def test_no_place_has_the_number_of_a_directory_that_every_tree_has() -> None:
+    assert all(is_real(node) for node, *_ in FIXED)
 
 
 def _size(entry: bytes) -> int:

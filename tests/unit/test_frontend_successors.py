@@ -27,6 +27,7 @@ from avmfs.memory import Memory
 from avmfs.store.client.inflight import COMMIT, REQUEST
 from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter
+from avmfs.store.schema.tables import MEMORY
 from avmfs.vfs.address import ASK
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, FileHandle
@@ -123,6 +124,37 @@ def test_a_successor_commits_what_was_zeroed_and_lengthened_over_what_is_there_t
     Handover(after, kept.reopen(memory.tables, memory.log_file))
     after.opened.commit(node)
     assert after.open_known(node).read(0, 30) == b"01\0\0\x0056\0\0\0another mount's"
+
+
+def test_a_file_that_was_open_when_it_was_removed_has_no_link_whatever_the_clocks_say_and_whoever_serves(
+    world: World,
+) -> None:
+    memory = kept.make()
+    tree, node, handle = made(world, b"service.lock", os.O_RDWR)
+    handle.write(0, b"1234")
+    handle.flush()
+    handle.release()
+    world.clock.at += 120 * 10**9
+    handles, unlink = Handles(Handover(tree, memory)), tree.memory.submit
+    handles.keep(tree.open_file(tree.peek(node), os.O_RDWR), 1)
+    world.clock.at -= 1  # whoever removes it has looked at the clock before
+    assert unlink("unlink", parent=MEMORY, name=b"service.lock", trash=True)["kept"]
+    assert tree.attributes_of(node).nlink == 0
+    after = Tree(tree.memory, uid=0, gid=0)
+    Handover(after, kept.reopen(memory.tables, memory.log_file))
+    assert after.attributes_of(node).nlink == 0
+    # Who finds it in the trash has what has a name; a successor too.
+    memory, there = kept.make(), Tree(tree.memory, uid=0, gid=0)
+    Handles(Handover(there, memory)).keep(there.open_known(node), 1)
+    assert there.attributes_of(node).nlink == 1
+    after = Tree(tree.memory, uid=0, gid=0)
+    Handover(after, kept.reopen(memory.tables, memory.log_file))
+    assert after.attributes_of(node).nlink == 1
+    # Until it is taken out, and removed again.
+    unlink("put_back", node=node)
+    assert after.attributes_of(node).nlink == 1
+    unlink("unlink", parent=MEMORY, name=b"service.lock", trash=True)
+    assert after.attributes_of(node).nlink == 0
 
 
 @pytest.mark.parametrize("last", ["flush", "release"])

@@ -28,7 +28,7 @@ STORE = Path(log_ops.__file__).parents[1]
         (log_ops.BYTES_ALONE, "attributes links meta tags write"),
         (log_ops._ONE_NODE, "attributes create links meta mkdir remove rename rmdir shared tags trust ttl write"),
         (log_ops._NOTHING, "claim release tell"),
-        (kernel_notices._NAME, "create mkdir remove rename rights rmdir"),
+        (kernel_notices._NAME, "beside create mkdir remove rename rights rmdir"),
         (kernel_notices._ALL_NAMES, "moved rules shared trust ttl"),
         (kernel_notices._SILENT, "claim key people release tell"),
         (events._SILENT, "attributes claim release trust"),

@@ -191,7 +191,7 @@ _READER: dict[str, Ask] = {
     "subdirectories": lambda r, it: r.subdirectories(PRIVATE),
     "path": lambda r, it: r.path(it.file),
     "open_node": lambda r, it: r.open_node(it.open),
-    "in_trash_since": lambda r, it: r.in_trash_since(it.file, 0),
+    "was_removed": lambda r, it: r.was_removed(it.file),
     "read": lambda r, it: r.read(it.file, 0, 99),
     "seek": lambda r, it: r.seek(it.file, 0, hole=True),
     "target": lambda r, it: r.target(it.symlink),
@@ -355,6 +355,7 @@ _STORE: dict[str, Ask] = {
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
     "cached_shown_writable": lambda s, it: s.world.store.cached_shown_writable(s.who, it.scope),
+    "cached_in_trash": lambda s, it: s.world.store.cached_in_trash(s.who, it.scope),
     "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer

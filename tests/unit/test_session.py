@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from avmfs import calls
 from avmfs.errors import Busy, Denied
 from avmfs.fuse import protocol as p
+from avmfs.fuse.lock_ops import LockOps
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import VIRTUAL, Request, Session
+from avmfs.vfs.locks import LockTable
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="Linux")
 
@@ -92,9 +98,9 @@ class Kernel:
     def _end(unique: int, node: int, view: memoryview, size: int) -> bytes:
         raise Over
 
-    def ask(self, op: int, node: int = 2) -> int:
+    def ask(self, op: int, node: int = 2, body: bytes = b"") -> int:
         self._unique += 1
-        self.sock.send(p.IN_HEADER.pack(p.IN_HEADER.size, op, self._unique, node, 0, 0, 0, 0, 0))
+        self.sock.send(p.IN_HEADER.pack(p.IN_HEADER.size + len(body), op, self._unique, node, 0, 0, 0, 0, 0) + body)
         return self._unique
 
     def interrupt(self, unique: int) -> None:
@@ -157,6 +163,25 @@ def test_several_may_wait_and_none_keeps_the_next_one(kernel: Kernel) -> None:
     for _ in waiting:
         kernel.let_go()
     assert {kernel.reply()[0] for _ in waiting} == waiting
+
+
+@pytest.mark.parametrize("op", [Op.SETLK, Op.SETLKW])
+def test_a_lock_is_given_back_while_all_threads_there_may_be_wait_for_it(
+    kernel: Kernel, op: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.fuse.session._MOST", 6)
+    file: Any = SimpleNamespace(file=SimpleNamespace(node=7, is_shared_memory=lambda: False))
+    handles: Any = SimpleNamespace(file=lambda number: file)
+    LockOps(kernel.session, handles, LockTable(tmp_path, kernel.session.interrupted))
+
+    def ask(op: Op, owner: int, kind: int) -> int:
+        return kernel.ask(op, 7, p.LK_IN.pack(1, owner, 0, (1 << 63) - 1, kind, 0, 0, 0))
+
+    first = ask(Op.SETLK, 1, fcntl.F_WRLCK)
+    assert kernel.reply() == (first, 0, b"")
+    waiting = {ask(Op.SETLKW, owner, fcntl.F_RDLCK) for owner in range(2, 10)}
+    last = ask(op, 1, fcntl.F_UNLCK)
+    assert {kernel.reply() for _ in range(9)} == {(unique, 0, b"") for unique in (last, *waiting)}
 
 
 def test_an_error_after_stepping_down_is_answered_and_the_loop_goes_on(kernel: Kernel) -> None:

@@ -16,6 +16,7 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, renaming, versions
+from avmfs.store.rows.log_ops import BESIDE
 from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.store.tx.transaction import Tx, new_id
 
@@ -74,6 +75,7 @@ def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> N
     there = _mirror(tx, paths.origin(parts), paths.TRASH, node.kind)
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
     renaming.move(tx, node, directory, there, node.name, by_system=True)
+    tx.events.append((BESIDE, node.id, there.id, node.name))
     tx.do("update node set owner = null where id = ?", (node.id,))
     tx.do("delete from claim where document = ?", (node.document,))
     tx.do(
@@ -223,6 +225,7 @@ def _mirror(tx: Tx, place: tuple[bytes, ...], top: bytes, kind: Kind) -> Node:
             )
             found = tx.node(made)
             tx.log("mkdir", found, paths.join(where))
+            tx.events.append((BESIDE, made, node, name))
             tx.touch(node)
         node = found.id
     return tx.node(node)

@@ -101,6 +101,8 @@ def set_attributes(
 ) -> dict[str, Any]:
     """chmod, chown, utimens: what is None stays. ``explicit`` False keeps ctime (an implied change)."""
     found = tx.writable(node)
+    if mtime is not None and atime is None:
+        atime = found.atime  # which follows mtime until it is set
     changes = {"mode": mode, "uid": uid, "gid": gid, "atime": atime, "mtime": mtime}
     given = {column: value for column, value in changes.items() if value is not None}
     if not tx.who.operator:

@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, scoping, versions
-from avmfs.store.rows.log_ops import ORPHANED
+from avmfs.store.rows.log_ops import BESIDE, ORPHANED
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.tx.transaction import Tx
 from avmfs.text import segment
@@ -129,6 +129,8 @@ def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> Node:
     versions.add_version(tx, document, number, source.size, seq, None)
     if last.creator != tx.who.name:
         advance_own_mark(tx, document, last.number, number, seq)
+    if source.expires is not None:  # the kernel may keep its name for longer
+        tx.events.append((BESIDE, source.id, source.parent, source.name))
     return source
 
 

@@ -13,7 +13,8 @@ bytes or attributes one that makes it ask for that node's attributes. Either is 
 name or the node (``kernel_filter``), so what sixteen mounts do that have nothing to do with each other costs none. A
 changed owner or mode is told like a changed name, as the kernel asks for neither before it decides who may chmod(2),
 chown(2), utimensat(2) or remove from a sticky directory: it goes by its last lookup. The mount that made a change by
-itself needs no notice for it: its kernel has done the like.
+itself needs no notice for it: its kernel has done the like. But for what comes of it beside (a removed note's name in
+the trash, the ttl of a file that a save has replaced), which it is told like any other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from avmfs.store.notify import kernel_filter as seen
 from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.store.rows import log_ops
-from avmfs.store.rows.log_ops import TOUCHED, Event
+from avmfs.store.rows.log_ops import BESIDE, TOUCHED, Event
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def noticed(events: Sequence[Event]) -> list[Notice]:
             slot = None if parent is None else seen.name_slot(parent, name)
         changed = 0 if op in _SILENT else node
         if changed or slot != -1:
-            teller = None if op == TOUCHED else origin
+            teller = None if op in (BESIDE, TOUCHED) else origin
             found.append(Notice(teller, slot, changed, seen.node_slot(changed), seen.node_value(changed)))
     return found
 

@@ -388,15 +388,14 @@ class Reader:
         self.node(under)
         return counting.file_counts(self._db, under, self.within(under), self.now, limit)
 
-    def in_trash_since(self, node: int, at: int) -> bool:
-        """Return whether a file is in the trash, and was not before ``at`` (ns)."""
+    def was_removed(self, node: int) -> bool:
+        """Return whether a file has come into the trash by being removed."""
         return bool(
             self._one(
                 "select exists(select 1 from removed join node on node.id = removed.node"
-                f" where removed.node = :node and removed.at >= :at and {_SEEN})",
+                f" where removed.node = :node and {_SEEN})",
                 scopes=self.visible.trash_json,
                 node=node,
-                at=at,
             )
         )
 

@@ -42,6 +42,7 @@ RULES: Final = "policy"  # of nobody's rows the one that says that other rules a
 RIGHTS: Final = "rights"  # a node's owner or mode, at this name
 ORPHANED: Final = "orphaned"  # it lost its name, or another file took it
 MOVED: Final = "moved"  # a directory: the names below it are reached, or not, by another path
+BESIDE: Final = "beside"  # a name, of which the kernel that asked for the change does not know what became
 TOUCHED: Final = "touched"  # a directory whose own times and link count changed: its kernel may not know the count
 
 OPS: Final = (
@@ -68,6 +69,7 @@ OPS: Final = (
     Op(RIGHTS, notifies="name"),
     Op(ORPHANED),
     Op(MOVED, notifies="all names"),
+    Op(BESIDE, notifies="name"),
     Op(TOUCHED),
     Op("rules", notifies="all names"),
 )

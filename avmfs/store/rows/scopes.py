@@ -21,7 +21,8 @@ _PRINCIPALS = 4096  # remembered ones
 class Visible:
     """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
     those that are not aside (``Scope.aside``): ``searched``. What is ``held`` in quarantine none of them has
-    (``told_json``: all but that). ``emptied_json``: those of the trash from which it may remove.
+    (``told_json``: all but that). ``trash``: those of what is there; ``emptied_json``: of
+    these the ones from which it may remove.
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
@@ -39,7 +40,7 @@ class Visible:
         self.json = _json(self.ids)
         aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
-        self.trash_json = _json(trash)
+        self.trash, self.trash_json = trash, _json(trash)
         self.emptied_json = _json(trash & write)
         index = frozenset(each for each in self.ids if aside.get(each) == "index")
         self.held = frozenset(each for each in self.ids if scopes[each].trust == "quarantine")
