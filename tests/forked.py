@@ -37,6 +37,7 @@ PRELOADED = {
     " avmfs.rpc.methods avmfs_config.loader",
     "tests.contract.store_writer": "avmfs.access avmfs.store.store avmfs.store.writer.loop",
 }
+LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 FIRST_FD = 1000  # above all that a test hands on, while files are put in their places
 AVAILABLE = sys.platform == "linux"  # elsewhere libraries of the system do not survive a fork
 
@@ -81,15 +82,20 @@ class Forked:
 class Nursery:
     """The process that forks those of one module."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, locale: tuple[str, ...]) -> None:
+        """``locale``: its LOCALE, which an interpreter looks at when it starts."""
         self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "import tests.forked; tests.forked.main()", str(theirs.fileno()), module],
-                # numpy's threads would be there when it forks
-                env={**os.environ, "PYTHONPATH": _import_path(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    **dict(zip(LOCALE, locale, strict=True)),
+                    "PYTHONPATH": os.pathsep.join(str(REPOSITORY / part) for part in (".", "daemon", "config")),
+                    "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would be there when it forks
+                    "OMP_NUM_THREADS": "1",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -123,8 +129,8 @@ class Nursery:
 
 
 @functools.cache
-def _nursery(module: str, _of: int) -> Nursery:
-    return Nursery(module)
+def _nursery(module: str, locale: tuple[str, ...], _of: int) -> Nursery:
+    return Nursery(module, locale)
 
 
 def start(
@@ -137,8 +143,10 @@ def start(
             [sys.executable, "-m", module, *arguments], env=environ, cwd=cwd, stdin=files[0], stdout=files[1],
             stderr=files[2], pass_fds=passed,
         )  # fmt: skip
-    nursery = _nursery(module, os.getpid())  # a process that a test has forked has its own
-    return nursery.start(arguments, os.environ if environ is None else environ, os.path.abspath(cwd), files, passed)
+    environ = os.environ if environ is None else environ
+    locale = tuple(environ.get(name, "") for name in LOCALE)
+    nursery = _nursery(module, locale, os.getpid())  # a process that a test has forked has its own
+    return nursery.start(arguments, environ, os.path.abspath(cwd), files, passed)
 
 
 def run(
@@ -185,10 +193,6 @@ def interpreted(
     return subprocess.run(command, env=environ, cwd=cwd, input=data, capture_output=True, timeout=timeout)
 
 
-def _import_path() -> str:
-    return os.pathsep.join(str(REPOSITORY / part) for part in (".", "daemon", "config"))
-
-
 # --- in the process that forks
 
 
@@ -228,7 +232,6 @@ def _be(module: str, descriptors: list[int]) -> None:
         os.chdir(asked["cwd"])
         sys.path[0] = asked["cwd"]
         sys.argv = [module, *asked["arguments"]]
-        gc.unfreeze()
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
             code = 0
