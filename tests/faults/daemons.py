@@ -53,9 +53,10 @@ def alive(pid: int) -> bool:
 
 
 def kill_and_wait(pid: int) -> None:
-    """Until it has ended: whoever starts a daemon at once may come before a killed one has let go of its lock."""
+    """Until it has ended, and init has heard of it: who starts a daemon at once may come before a killed one has let go
+    of its lock, or while its number still is somebody's."""
     os.kill(pid, signal.SIGKILL)
-    wait(lambda: not alive(pid))
+    wait(lambda: not Path(f"/proc/{pid}").exists())
 
 
 class Daemon:
