@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -39,8 +38,8 @@ def world(agents: list[str], settings: str) -> Iterator[World]:
 @pytest.fixture
 def alone(settings: str) -> Iterator[Shell]:
     """No daemon, an empty store."""
-    with configured(settings) as root, contextlib.closing(QuickShell(environment(root), root)) as shell:
-        yield shell
+    with configured(settings) as root:
+        yield QuickShell(environment(root), root)
 
 
 @pytest.fixture

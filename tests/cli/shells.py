@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests import forked
 
 LIMIT_S = 300.0
 
@@ -53,79 +54,17 @@ class Shell:
         return done.stderr.decode("utf-8", "surrogateescape")
 
 
-_ZYGOTE = """
-import json, os, signal, sys
-import avmfs.avm, avmfs.cli.files, avmfs.cli.finding, avmfs.cli.together, avmfs.cli.setup, avmfs.rpc.local
-import avmfs.cli.configuration, avmfs.cli.documents, avmfs.cli.hints, avmfs.cli.navigating
-import avmfs.rpc.methods
-avmfs.rpc.methods.names()
-import avmfs_config.loader
-from avmfs.cli.main import main
-asked, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-for line in asked:
-    arguments, environ, files = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        for number, (name, flags) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY))):
-            os.dup2(os.open(name, flags), number)
-        sys.stdin = open(0)
-        os.environ.clear()
-        os.environ.update(environ)
-        sys.argv = ["avm", *arguments]
-        code = 1
-        signal.alarm(300)
-        try:
-            main()
-        except SystemExit as e:
-            code = e.code
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code)
-    said.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\\n")
-    said.flush()
-"""
-
-
 class QuickShell(Shell):
-    """The same, forked from a process that has the program loaded: without a daemon, loading is most of the time."""
+    """The same, forked from a process that has the program loaded (`tests.forked`): loading is most of the time."""
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
         super().__init__(environ)
-        self._folder = folder
-        self._files = [folder / name for name in ("stdin", "stdout", "stderr")]
-        self._process: subprocess.Popen[str] | None = None
-
-    def _started(self) -> subprocess.Popen[str]:
-        """With the first command: many tests want the environment alone."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _ZYGOTE],
-                env=self.environ,
-                cwd=self._folder,  # some commands write where they are
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        return self._process
+        self._folder = folder  # some commands write where they are
 
     def _execute(
         self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
     ) -> subprocess.CompletedProcess[bytes]:
-        process = self._started()
-        assert process.stdin is not None and process.stdout is not None
-        for file, content in zip(self._files, (data or b"", b"", b""), strict=True):
-            file.write_bytes(content)
-        process.stdin.write(json.dumps([arguments, environ, [str(file) for file in self._files]]) + "\n")
-        process.stdin.flush()
-        code = int(process.stdout.readline())
-        return subprocess.CompletedProcess(arguments, code, self._files[1].read_bytes(), self._files[2].read_bytes())
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.communicate(timeout=LIMIT_S)
+        return forked.run("avmfs.cli", arguments, environ, self._folder, data or b"", LIMIT_S)
 
 
 def environment(root: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ through the mount, the command line, Python and MCP, with a daemon and without.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import json
@@ -675,9 +674,8 @@ def test_without_a_daemon_nothing_is_different(planted: Planted, tmp_path: Path)
 
 
 @pytest.fixture
-def shell(planted: Planted, tmp_path: Path) -> Iterator[Shell]:
-    with contextlib.closing(QuickShell({**planted.world.environ, "LC_ALL": "C.UTF-8"}, tmp_path)) as shell:
-        yield shell
+def shell(planted: Planted, tmp_path: Path) -> Shell:
+    return QuickShell({**planted.world.environ, "LC_ALL": "C.UTF-8"}, tmp_path)
 
 
 def test_the_command_line_tells_no_more_than_the_mount(planted: Planted, shell: Shell) -> None:

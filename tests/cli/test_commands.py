@@ -25,12 +25,10 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
     """The same commands, answered by a daemon and by the store itself."""
     if request.param == "daemon":
         world: World = request.getfixturevalue("world")
-        yield Shell({**world.environ, "LC_ALL": "C.UTF-8"})
+        yield QuickShell({**world.environ, "LC_ALL": "C.UTF-8"}, world.root)
         return
     with configured(settings) as root:
-        shell = QuickShell(environment(root), root)
-        yield shell
-        shell.close()
+        yield QuickShell(environment(root), root)
 
 
 def parsed(shell: Shell, *arguments: str, **more: Any) -> Any:

@@ -35,7 +35,6 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
         shell.run("remember", "# NVDA\nsecret plans for zqcanaryqz", agent="bob")
         shell.run("remember", "#gold is what I know about", "--tag", "metals", agent="carol")
         yield shell
-        shell.close()
 
 
 def knows(shell: Shell, *words: str, agent: str = "dora") -> list[tuple[str | None, str]]:

@@ -533,7 +533,6 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
             root = ending.enter_context(configured(settings))
             environ = environment(root)
         shell = QuickShell(environ, root)
-        ending.callback(shell.close)
         for arguments in (
             ("write", A, "first letter\n"),
             ("write", A, "alpha is the first letter\n"),

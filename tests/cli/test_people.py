@@ -48,15 +48,12 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
     """The same commands, answered by a daemon and by the store itself."""
     if request.param == "daemon":
         world: World = request.getfixturevalue("world")
-        shell = QuickShell({**world.environ, "LC_ALL": "C.UTF-8"}, world.root)
-        yield shell
-        shell.close()
+        yield QuickShell({**world.environ, "LC_ALL": "C.UTF-8"}, world.root)
         return
     with configured(settings) as root:
         shell = QuickShell(environment(root), root)
         shell.run("write", "/private/x", "x", agent="alice")
         yield shell
-        shell.close()
 
 
 def parsed(shell: Shell, *arguments: str, **more: Any) -> Any:

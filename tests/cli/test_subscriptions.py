@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +14,11 @@ from tests.cli.shells import QuickShell, environment
 
 
 @pytest.fixture(scope="module")
-def avm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuickShell]:
+def avm(tmp_path_factory: pytest.TempPathFactory) -> QuickShell:
     tmp_path = tmp_path_factory.mktemp("store")
     (tmp_path / "config").mkdir()
     (tmp_path / "config/config.yaml").write_text("embedding: {enabled: false}\nwebhooks: {allow: [10.0.0.0/8]}\n")
-    shell = QuickShell(environment(tmp_path), tmp_path)
-    yield shell
-    shell.close()
+    return QuickShell(environment(tmp_path), tmp_path)
 
 
 def test_the_customers_commands_work(avm: QuickShell) -> None:

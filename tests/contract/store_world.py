@@ -14,7 +14,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -39,12 +38,14 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_attached, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests import forked
 from tests.behind import connect
 from tests.contract.store_writer import SharedClock
 from tests.equal_stores import differing
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")
 RULES = IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024)
+MODULE = "tests.contract.store_writer"
 Mode = Literal["direct", "attached"]
 Rule = tuple[str, str, tuple[str, ...] | None]
 
@@ -70,17 +71,14 @@ class WriterProcess:
         self._constants = constants
         self.shared_log = log  # its address
         self._starts = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Forked | subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
-        asked = self.asked()
-        script = Path(__file__).with_name("store_writer.py")
-        with open(self.said, "ab") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, os.fspath(script), json.dumps(asked)], stdin=subprocess.DEVNULL, stdout=said,
-                stderr=said, pass_fds=[self.listener.fileno()],
-            )  # fmt: skip
+        asked = json.dumps(self.asked())
+        with open(self.said, "ab") as said, open(os.devnull, "rb") as nothing:
+            files = (nothing.fileno(), said.fileno(), said.fileno())
+            self.process = forked.start(MODULE, [asked], files=files, passed=[self.listener.fileno()])
 
     def asked(self) -> dict[str, Any]:
         """What the next one is told."""

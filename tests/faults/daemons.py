@@ -18,6 +18,8 @@ from typing import Any
 from avmfs_config import find_paths
 from avmfs_daemon import control, mountpoint
 
+from tests import forked
+
 REPOSITORY = Path(__file__).parents[2]
 QUIET = "embedding: {enabled: false}\n"
 
@@ -43,16 +45,26 @@ def wait(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> float:
 
 
 def alive(pid: int) -> bool:
+    """Or ending: as long as a thread of it does, it holds its files and locks."""
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
     return False
+
+
+def kill_and_wait(pid: int) -> None:
+    """Until it has ended, and init has heard of it: who starts a daemon at once may come before a killed one has let go
+    of its lock, or while its number still is somebody's."""
+    os.kill(pid, signal.SIGKILL)
+    wait(lambda: not Path(f"/proc/{pid}").exists())
 
 
 class Daemon:
     """One configuration and data directory, and the daemon that may be running on it."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, forks: bool = True) -> None:
+        """``forks``: what it runs is forked from a process that has it loaded (`tests.forked`)."""
+        self.root, self.forks = root, forks
         self.config, self.run = root / "config", root / "run"
         self.config.mkdir(exist_ok=True)
         self.environ = {
@@ -86,14 +98,16 @@ class Daemon:
         return done.stdout + done.stderr
 
     def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "avmfs_daemon", *arguments],
-            env=self.environ,
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
+        return self.run_module("avmfs_daemon", *arguments)
+
+    def avm(self, *arguments: str, agent: str = "", data: str = "") -> subprocess.CompletedProcess[str]:
+        return self.run_module("avmfs.cli", *arguments, data=data, **({"AVM_AGENT": agent} if agent else {}))
+
+    def run_module(self, module: str, *arguments: str, data: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        """`python -m MODULE`, in the environment with ``more``."""
+        environ, start = self.environ | more, forked.run if self.forks else forked.interpreted
+        done = start(module, arguments, environ, self.root, data.encode(), LIMIT_S)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self) -> None:
         said = self.command("start", "--daemon")
@@ -113,8 +127,7 @@ class Daemon:
 
     def doctor(self, *about: str) -> list[dict[str, str]]:
         """What it finds about these; its exit code is 1 just where something is wrong."""
-        command = [sys.executable, "-m", "avmfs.cli", "doctor", "--quick", "--json"]
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=LIMIT_S)
+        done = self.avm("doctor", "--quick", "--json")
         assert done.stdout, (done.returncode, done.stderr, self.log())
         found: list[dict[str, str]] = json.loads(done.stdout)
         assert done.returncode == any(each["state"] == "problem" for each in found), (done.returncode, found)

@@ -25,7 +25,7 @@ class Machine:
 
     def __init__(self, root: Path, disk: DroppingDisk | Ext4Disk) -> None:
         self.disk = disk
-        self.daemon = Daemon(root)
+        self.daemon = Daemon(root, forks=False)  # all of it has to be found by what it was started with
         self.daemon.environ["AVM_DATA_DIR"] = os.fspath(self.disk.path / "data")
         self._mark = f"AVM_DATA_DIR={self.disk.path}/data".encode()
         self.daemon.settings(SETTINGS)

@@ -31,6 +31,7 @@ from tests.faults.daemons import (
     Daemon,
     alive,
     is_immutable,
+    kill_and_wait,
     set_immutable,
     wait,
 )
@@ -353,8 +354,7 @@ def test_doctor_tells_of_a_model_that_failed_and_of_a_daemon_that_does_not_answe
     assert found["state"] == "problem" and str(table) in found["says"] and "avm warmup" in found["todo"], found
     table.rmdir()
     make(table, 64)
-    avm = [sys.executable, "-m", "avmfs.cli", "-a", "alice", "warmup"]
-    warmed = subprocess.run(avm, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    warmed = daemon.avm("-a", "alice", "warmup")
     assert "does not know the words of the question" in warmed.stderr  # by now loaded; there are few in the table
     assert not any(each["state"] == "problem" for each in daemon.doctor("model", "daemon"))
     supervisor = daemon.family()["supervisor"]
@@ -632,7 +632,7 @@ def test_start_at_once_after_a_killed_supervisor(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     for _ in range(3):
-        os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+        kill_and_wait(daemon.family()["supervisor"])
         daemon.start()
         (daemon.at("alice") / "memory/note").write_text("text")
     assert len([name for name in daemon.family() if name == "alice"]) == 1
@@ -686,7 +686,7 @@ def test_a_writer_that_hangs_after_its_supervisor_was_killed_keeps_nobody_from_s
     (daemon.at("alice") / "memory/note").write_text("kept")
     family = daemon.family()
     os.kill(family["writer"], signal.SIGSTOP)
-    os.kill(family["supervisor"], signal.SIGKILL)
+    kill_and_wait(family["supervisor"])
     daemon.start()
     assert not alive(family["writer"])
     assert (daemon.at("alice") / "memory/note").read_text() == "kept"

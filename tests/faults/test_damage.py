@@ -7,8 +7,6 @@ import errno
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from tests.behind import connect
-from tests.faults.daemons import LIMIT_S, Daemon
+from tests.faults.daemons import Daemon
 
 NOTES = 120
 OLDER = 20  # of them are in the older database, and in the one whose log is gone
@@ -98,8 +96,7 @@ def test_a_store_that_has_lost_something_is_not_gone_on_with_unless_told_to(
     data = daemon.root / "data"
     damaged(data / "avm.db", what)
     before = contents(data)
-    listing = [sys.executable, "-m", "avmfs.cli", "-a", "alice", "ls", "/memory/shared"]
-    listed = subprocess.run(listing, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    listed = daemon.avm("-a", "alice", "ls", "/memory/shared")
     assert listed.returncode == 1 and not listed.stdout, listed
     for told in (listed.stderr, daemon.command("start", "--daemon", expect=1)):
         assert said in told and "avm repair" in told and "--accept-loss" in told, told

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,14 +55,7 @@ def two() -> Iterator[list[Daemon]]:
 
 
 def avm(daemon: Daemon, agent: str, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs.cli", *words],
-        env={**daemon.environ, "AVM_AGENT": agent},
-        cwd=daemon.root,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = daemon.avm(*words, agent=agent)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

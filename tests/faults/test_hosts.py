@@ -9,8 +9,6 @@ import random
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -62,14 +60,7 @@ class Hosts:
 
 
 def avm(daemon: Daemon, *arguments: str, expect: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs.cli", *arguments],
-        env=daemon.environ,
-        cwd=daemon.root,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = daemon.avm(*arguments)
     assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr, daemon.log())
     return done.stdout + done.stderr
 
@@ -363,14 +354,7 @@ def test_what_is_purged_is_nowhere_on_any_host_nor_in_the_log(hosts: Hosts, post
 
 
 def nowhere(daemon: Daemon, text: str) -> bool:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs.cli", "--operator", "purge", "--verify", text],
-        env=daemon.environ,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    return done.stdout == "(nowhere)\n"
+    return daemon.avm("--operator", "purge", "--verify", text).stdout == "(nowhere)\n"
 
 
 def psycopg_to(address: str) -> Any:

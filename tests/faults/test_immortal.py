@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from avmfs_daemon import control
 
-from tests.faults.daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, wait
+from tests.faults.daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, kill_and_wait, wait
 
 pytestmark = pytest.mark.mount
 
@@ -467,7 +467,7 @@ def test_a_killed_supervisor_keeps_clients_waiting_until_the_next_one(mounted: M
 
 def test_a_mount_that_is_no_longer_configured_ends_with_the_next_start(mounted: Mounted) -> None:
     daemon = mounted.daemon
-    os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+    kill_and_wait(daemon.family()["supervisor"])
     daemon.mounts("bob")
     stuck = in_background(lambda: (mounted.memory / "never").write_text("x"))
     daemon.start()

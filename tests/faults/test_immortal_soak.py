@@ -22,7 +22,7 @@ import pytest
 from avmfs_daemon import control
 
 from avmfs.store.schema import database
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, kill_and_wait, wait
 
 ROUNDS = int(os.environ.get("AVM_KILL_ROUNDS", "12"))
 CLIENTS = 4
@@ -193,7 +193,7 @@ def test_clients_only_wait_while_there_is_no_supervisor(daemon: Daemon, load: Lo
     rounds = 2 + ROUNDS // 10
     for _ in range(rounds):
         time.sleep(1)
-        os.kill(status(daemon)["pid"], signal.SIGKILL)
+        kill_and_wait(status(daemon)["pid"])
         daemon.start()
         assert load.failures() == [], daemon.log()[-4000:]
     wait(lambda: load.working(rounds + 1))

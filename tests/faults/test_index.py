@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from tests.behind import connect
-from tests.faults.daemons import KILLED, LIMIT_S, Daemon, wait
+from tests.faults.daemons import KILLED, Daemon, wait
 from tests.faults.static_table import make
 
 pytestmark = pytest.mark.mount
@@ -191,8 +189,7 @@ def test_the_command_that_an_answer_names_has_the_notes_found_by_what_they_mean(
     command = first.partition("; avm ")[2].partition(" changes")[0]
     assert command == "model use universal", first
 
-    run = [sys.executable, "-m", "avmfs.cli", "--json", *command.split()]
-    done = subprocess.run(run, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    done = daemon.avm("--json", *command.split())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reloaded"] is True
     wait(lambda: daemon.status()["embedding"]["model"] == "use-multilingual-3")

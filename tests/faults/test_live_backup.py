@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,19 +17,13 @@ from avmfs.rpc.client import RemoteDoor
 from avmfs.store.backup import archive
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
-from tests.faults.daemons import LIMIT_S, Daemon, wait
+from tests.faults.daemons import Daemon, wait
 
 WRITERS = 8
 
 
 def avm(daemon: Daemon, *arguments: str, expect: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs.cli", "-a", "alice", *arguments],
-        env=daemon.environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    done = daemon.avm("-a", "alice", *arguments)
     assert done.returncode == expect, (arguments, done.stdout, done.stderr)
     return done.stdout
 

@@ -8,22 +8,20 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.faults.daemons import LIMIT_S, Daemon, wait
+from tests.faults.daemons import Daemon, wait
 
 SECRET = "zqxcanary"
 KILLS = 4
 
 
 def avm(daemon: Daemon, *arguments: str, agent: str = "alice") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "avmfs.cli", "-a", agent, *arguments]
-    return subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    return daemon.avm("-a", agent, *arguments)
 
 
 def nowhere(daemon: Daemon) -> bool:

@@ -26,14 +26,7 @@ SOCKETS = ("avm.sock", "control.sock", "hold.sock", "index.sock", "writer.sock")
 
 
 def avm(daemon: Daemon, *arguments: str, expect: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs.cli", *arguments],
-        env={**daemon.environ, "AVM_AGENT": "alice"},
-        cwd=daemon.root,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    done = daemon.avm(*arguments, agent="alice")
     assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr, daemon.log())
     return done.stdout + done.stderr
 

@@ -29,6 +29,7 @@ import pytest
 from avmfs_config import find_paths
 from avmfs_daemon import control
 
+from tests import forked
 from tests.log_lines import unexpected
 
 LIMIT_S = 300.0
@@ -213,7 +214,7 @@ class World:
     settings: str = "embedding: {enabled: false}\n"
     root: Path = field(init=False)
     mounts: dict[str, Path] = field(init=False)
-    process: subprocess.Popen[bytes] | None = None
+    process: forked.Forked | subprocess.Popen[bytes] | None = None
     ours: dict[int, str] = field(default_factory=dict)
     expected: list[str] = field(default_factory=list)  # parts of log lines that are no problem
 
@@ -247,15 +248,9 @@ class World:
         }
 
     def start(self) -> None:
-        with open(self.root / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "avmfs_daemon", "start"],
-                env=self.environ,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                cwd=self.root,
-            )
+        with open(self.root / "log", "ab") as log, open(os.devnull, "rb") as nothing:
+            files = (nothing.fileno(), log.fileno(), log.fileno())
+            self.process = forked.start("avmfs_daemon", ["start"], self.environ, self.root, files=files)
         try:
             until(self._ready, START_S)
         except AssertionError as e:
@@ -270,14 +265,8 @@ class World:
         return states == ["ready"] * len(self.entries)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "avmfs_daemon", *arguments],
-            env=self.environ,
-            timeout=LIMIT_S,
-            text=True,
-            capture_output=True,
-            cwd=self.root,
-        )
+        done = forked.run("avmfs_daemon", arguments, self.environ, self.root, timeout=LIMIT_S)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def status(self) -> dict[str, Any] | None:
         """What the daemon says of itself, None while it says nothing."""
@@ -364,8 +353,7 @@ class OnTwoHosts(World):
         self.other.start()
 
     def join(self, world: World, how: str) -> None:
-        python_m = [sys.executable, "-m", "avmfs.cli", "cluster", how]
-        done = subprocess.run(python_m, env=world.environ, timeout=LIMIT_S, capture_output=True, text=True)
+        done = forked.run("avmfs.cli", ["cluster", how], world.environ, world.root, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
 
     def kill(self) -> None:

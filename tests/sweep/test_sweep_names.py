@@ -69,11 +69,9 @@ def with_forged(parameters: list[Parameter], given: Iterator[dict[str, Any]]) ->
 
 
 @pytest.fixture(scope="module")
-def shell(root: Path) -> Iterator[QuickShell]:
+def shell(root: Path) -> QuickShell:
     environ = {**environment(root), "HOME": str(root), "AVM_MOUNTS": str(root / "config/mounts.yaml")}
-    shell = QuickShell(environ, root)
-    yield shell
-    shell.close()
+    return QuickShell(environ, root)
 
 
 @pytest.fixture(scope="module")

@@ -60,11 +60,9 @@ def home(forged: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shell(home: Path) -> Iterator[QuickShell]:
+def shell(home: Path) -> QuickShell:
     environ = {**environment(home), "HOME": str(home), "AVM_MOUNTS": str(home / "config/mounts.yaml")}
-    shell = QuickShell(environ, home)
-    yield shell
-    shell.close()
+    return QuickShell(environ, home)
 
 
 def lines_of(name: str) -> Iterator[list[str]]:
