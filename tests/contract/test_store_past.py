@@ -21,6 +21,7 @@ from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
 from avmfs.rpc import past as past_methods
 from avmfs.search.engine import Engine
+from avmfs.search.then import unsearched
 from avmfs.services import Services
 from avmfs.store.commands import past, versions
 from avmfs.store.commands.aside import YOUNG_NS
@@ -565,6 +566,27 @@ def test_a_purge_leaves_nothing_of_who_could_read_what(world: World, ended: bool
     only = {"nodes": [], "documents": [node.document]} if ended else {"nodes": [node.id], "documents": []}
     world.do(ALICE, "purge", **only)
     assert world.rows("veil") == world.rows("past_version") == 0
+
+
+def test_an_instant_by_its_change_tells_nothing_of_when_others_wrote_their_own(tmp_path: Path) -> None:
+    def told(name: str, wrote_at: int) -> list[tuple[int, str]]:
+        world = World(tmp_path / name)
+        start = world.now + DAY
+        for at, who, path in ((0, BOB, "shared/b"), (wrote_at, ALICE, "private/alice/a"), (9, BOB, "shared/b")):
+            world.now = start + at * DAY
+            world.write(who, f"memory/{path}", b"%d" % at)
+        newest, world.now = world.seq(), start + 10 * DAY
+        world.write(ALICE, "memory/private/alice/a", b"again")
+        world.now = start + 11 * DAY
+        with world.store.reading(BOB) as reader:
+            moments = [reader.moment(Moment(seq, 0)) for seq in range(1, world.seq() + 9)]
+        assert [then.seq for then in moments[:newest]] == [*range(1, newest + 1)]
+        assert {then.at for then in moments[newest - 1 :]} == {world.now}, "nothing of his has changed since"
+        lines = [unsearched(world.store, BOB, then, UTC) for then in moments]
+        world.store.close()
+        return [(then.at, line) for then, line in zip(moments, lines, strict=True)]
+
+    assert told("early.db", 1) == told("late.db", 8)
 
 
 def test_what_is_aside_is_in_no_list_of_then_and_there_by_name(world: World) -> None:
