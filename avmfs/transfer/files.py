@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import stat
@@ -16,6 +17,18 @@ from avmfs.errors import Exists, Invalid, NotFound
 from avmfs.transfer.record import Refusal
 
 
+def private(path: str, flags: int) -> int:
+    """Opens what is written as a file of its owner alone, where it is new; for ``open``."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def make_folder(path: Path) -> None:
+    """With those above it that are missing, for their owner alone: what is in them may be nobody else's to read."""
+    missing = itertools.takewhile(lambda each: not each.is_dir(), (path, *path.parents))
+    for each in reversed([*missing]):
+        each.mkdir(0o700, exist_ok=True)
+
+
 @contextlib.contextmanager
 def output(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes its name when it is whole; "-" is stdout. Raises OSError."""
@@ -25,9 +38,7 @@ def output(path: Path) -> Iterator[IO[bytes]]:
         return
     beside = path.with_name(f".{path.name}.partial")
     try:
-        with open(
-            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb"
-        ) as f:
+        with open(beside, "wb", opener=private) as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
@@ -38,7 +49,7 @@ def output(path: Path) -> Iterator[IO[bytes]]:
 
 def new_folder(path: Path) -> Path:
     """A folder with nothing in it. Raises Exists where there is something."""
-    path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     if any(path.iterdir()):
         raise Exists("the folder is not empty: name a new one (a folder is kept in step by avm sync)", os.fspath(path))
     return path

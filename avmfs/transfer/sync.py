@@ -28,7 +28,7 @@ from typing import IO, Any, Final
 from avmfs.errors import AvmError, Busy, Invalid, NotFound, Stale, TooBig
 from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
-from avmfs.transfer.files import files
+from avmfs.transfer.files import files, make_folder, private
 from avmfs.transfer.record import Door, Refusal
 
 STATE: Final = ".avm-sync.json"
@@ -296,10 +296,10 @@ class Sync:
 
     def _into_folder(self, name: str, data: bytes, instead_of: str | None) -> bool:
         to = self._place(name)
-        to.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(to.parent)
         new = _beside(to, _NEW)
         new.unlink(missing_ok=True)
-        with open(new, "xb") as file:
+        with open(new, "xb", opener=private) as file:
             _write(file, data)
         if (at := self._moments.get(f"there {name}")) is not None:
             os.utime(new, ns=(at, at))
@@ -435,7 +435,7 @@ class Sync:
         self._limits = {name: limits[name] for name in kept}
         beside = self._folder / f"{STATE}.new"
         said = {"path": self._root, "store": self._store, "files": self._base, "shared": self._limits}
-        with open(beside, "wb") as file:
+        with open(beside, "wb", opener=private) as file:
             _write(file, json.dumps(said, sort_keys=True).encode())
         beside.replace(self._folder / STATE)
         self._bytes.clear()
@@ -482,7 +482,7 @@ def _named(file: Path, name: Path) -> None:
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError:  # FAT has no hard links: then it is a copy
-        with open(name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as copy:
+        with open(name, "xb", opener=private) as copy:
             try:
                 _write(copy, file.read_bytes())
                 shutil.copystat(file, name)

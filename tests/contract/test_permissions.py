@@ -412,6 +412,45 @@ def test_a_key_opens_what_was_put_away_of_its_paths_however_often(any_world: Wor
     assert not world.exists(who, "/archive/b.md") and not world.exists(who, "/archive/(2)/b.md")
 
 
+def test_a_key_reads_the_versions_that_its_agent_reads_back_to_one_from_outside_its_paths(any_world: World) -> None:
+    world = any_world
+
+    def written(path: str, *texts: bytes) -> None:
+        for text in texts:
+            world.write(ALICE, path, text)
+            world.clock.advance(2)
+
+    def moved(path: str, name: str) -> None:
+        world.rename(ALICE, path, f"/memory/market/{name}")
+
+    for directory in ("/memory/market", "/memory/market/sub", "/memory/else"):
+        world.mkdir(ALICE, directory)
+    written("/memory/market/all", b"1", b"2", b"3")
+    for name in ("came", "went on", "sub/down"):
+        path = f"/memory/{'market' if '/' in name else 'else'}/{name[-4:]}"
+        written(path, b"1", b"2")
+        moved(path, name)
+    written("/memory/market/went on", b"3", b"4")
+    written("/memory/market/hers", b"1", b"2")
+    world.share(ALICE, "/memory/market/hers", "alice", "bob")
+    written("/memory/market/hers", b"3")
+    key = shown(world, new_key(world, ALICE, "/memory/market/*"))
+    below = shown(world, new_key(world, ALICE, "/memory/market/sub"))
+    of_key = {"all": b"123", "went on": b"34", "came": b"2", "sub/down": b"12", "hers": b"23"}
+    for path, versions in of_key.items():
+        assert b"".join(world.history(key, f"/memory/market/{path}")) == versions, path
+    assert world.history(below, "/memory/market/sub/down") == [b"2"]
+    written("/memory/else/later", b"1", b"2")
+    moved("/memory/else/later", "later")
+    assert world.history(key, "/memory/market/later") == [b"2"]
+    for name in ("all", "came", "went on", "sub/down", "later"):
+        assert world.history(BOB, f"/memory/market/{name}")[0] == b"1", name
+    assert versions_counted(world, key) == 3 + 2 + 1 + 2 + 2 + 1
+    written("/memory/market/sub/down", b"3")
+    world.rename(ALICE, "/memory/market/sub/down", "/memory/market/up")
+    assert world.history(key, "/memory/market/up") == [b"1", b"2", b"3"]
+
+
 def test_a_note_of_an_index_moves_into_a_key_s_path_and_out_of_it(any_world: World) -> None:
     world, here, there = any_world, [b"src", b"x.py.md"], [b"lib", b"x.py.md"]
     world.do(ALICE, "write_index", project=b"house", items=[{"path": here, "data": b"# x.py"}])

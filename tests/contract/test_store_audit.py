@@ -195,6 +195,30 @@ def test_what_an_agent_did_as_the_operator_is_not_the_agents_to_see(world: World
     assert (last.agent, last.elevated, last.path) == ("alice", True, b"/memory/private/bob/plan")
 
 
+def test_an_act_that_reaches_what_its_agent_cannot_see_names_none_of_it_to_that_agent(world: World) -> None:
+    world.write(BOB, "/memory/b", b"1")
+    world.write(ALICE, "/memory/private/alice/canary", b"1")
+    world.do(
+        ALICE, "add_link", node=world.node(ALICE, "/memory/private/alice/canary").id,
+        target=world.node(ALICE, "/memory/b").id, type="derived",
+    )  # fmt: skip
+    for each in ("/memory/gone", "/memory/moved"):
+        world.mkdir(BOB, each)
+        world.write(ALICE, f"{each}/canary", b"1", shared=["alice"])
+        world.do(ALICE, "set_ttl", node=world.node(ALICE, f"{each}/canary").id, expires=world.clock() + 1)
+    world.clock.advance(1)
+    before = tip(world)
+    world.do(BOB, "set_sources", node=world.node(BOB, "/memory/b").id, sources=["tool"])
+    world.rmdir(BOB, "/memory/gone")
+    world.rename(BOB, "/memory/moved", "/memory/there")
+    world.unlink(BOB, "/memory/b")
+    own = [("trust", b"/memory/b"), ("rmdir", b"/memory/gone"), ("rename", b"/memory/there"), ("remove", b"/memory/b")]
+    assert [(act.op, act.path) for act in acts(world, BOB, after_seq=before)] == own
+    theirs = {(act.op, act.path) for act in acts(world, ALICE, after_seq=before) if b"canary" in act.path}
+    reached = [("trust", b"/memory/private/alice"), ("remove", b"/memory/gone"), ("remove", b"/memory/moved")]
+    assert theirs == {(op, above + b"/canary") for op, above in reached}
+
+
 def test_acts_are_found_by_time_agent_and_place(world: World) -> None:
     world.write(ALICE, "/memory/d/a", b"1")
     world.write(BOB, "/memory/d/b", b"1")

@@ -21,6 +21,7 @@ from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
 from avmfs.rpc import past as past_methods
 from avmfs.search.engine import Engine
+from avmfs.search.then import unsearched
 from avmfs.services import Services
 from avmfs.store.commands import past, versions
 from avmfs.store.commands.aside import YOUNG_NS
@@ -32,6 +33,7 @@ from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import _FEW_VERSIONS, IndexRules
 from avmfs.text.tokens import TokenCounter
+from avmfs.trust import Trusted, marked
 from avmfs.vfs import address, listings
 
 AGENTS = [Principal(name) for name in ("alice", "bob", "carol")]
@@ -566,6 +568,27 @@ def test_a_purge_leaves_nothing_of_who_could_read_what(world: World, ended: bool
     assert world.rows("veil") == world.rows("past_version") == 0
 
 
+def test_an_instant_by_its_change_tells_nothing_of_when_others_wrote_their_own(tmp_path: Path) -> None:
+    def told(name: str, wrote_at: int) -> list[tuple[int, str]]:
+        world = World(tmp_path / name)
+        start = world.now + DAY
+        for at, who, path in ((0, BOB, "shared/b"), (wrote_at, ALICE, "private/alice/a"), (9, BOB, "shared/b")):
+            world.now = start + at * DAY
+            world.write(who, f"memory/{path}", b"%d" % at)
+        newest, world.now = world.seq(), start + 10 * DAY
+        world.write(ALICE, "memory/private/alice/a", b"again")
+        world.now = start + 11 * DAY
+        with world.store.reading(BOB) as reader:
+            moments = [reader.moment(Moment(seq, 0)) for seq in range(1, world.seq() + 9)]
+        assert [then.seq for then in moments[:newest]] == [*range(1, newest + 1)]
+        assert {then.at for then in moments[newest - 1 :]} == {world.now}, "nothing of his has changed since"
+        lines = [unsearched(world.store, BOB, then, UTC) for then in moments]
+        world.store.close()
+        return [(then.at, line) for then, line in zip(moments, lines, strict=True)]
+
+    assert told("early.db", 1) == told("late.db", 8)
+
+
 def test_what_is_aside_is_in_no_list_of_then_and_there_by_name(world: World) -> None:
     then = _published(world)
     _discard(world)
@@ -599,6 +622,41 @@ def test_what_is_counted_of_then_is_what_one_sees(world: World) -> None:
                 assert [entry.path for entry, _ in listed] == [b"/memory/shared/plan"]
         with world.store.reading(who) as reader:
             assert (reader.counts(ROOT).files, reader.counts(ROOT).versions) == (2, seen)
+
+
+def test_what_is_not_trusted_is_marked_or_held_in_lists_of_then_as_in_those_of_today(world: World) -> None:
+    world.policy = Policy(trusted=(Trusted("web", "/memory/shared/held/*", "quarantine"),))
+    world.restart()
+    for path in ("web", "held/web", "held/out", "later", "held/later"):
+        world.write(ALICE, f"memory/shared/{path}", b"plant\n", sources=["web"] if "later" not in path else [])
+        node = world.node(ALICE, f"memory/shared/{path}")
+        world.do(ALICE, "set_tags", node=node.id, add=["t"], remove=[], replace=False)
+    then = Moment(world.seq(), world.now)
+    world.do(ALICE, "let_out", node=world.node(ALICE, "memory/shared/held/out").id)
+    for path in ("later", "held/later"):
+        world.do(ALICE, "set_sources", node=world.node(ALICE, f"memory/shared/{path}").id, sources=["web"])
+
+    def told() -> list[Any]:
+        lists: list[Any] = []
+        for under in ("memory/shared", "memory/shared/held"):
+            node = found(reader, under).id
+            lists += [
+                sorted((entry.path, line) for entry, line in reader.listing(node, limit=9, offset=0, **how)[0])
+                for how in ({}, {"query": "plant"}, {"tag": "t"})
+            ]
+            lists += [reader.counts(node).files, reader.tag_counts(node)]
+        return lists
+
+    with world.store.reading(BOB) as reader:
+        today = told()
+    assert [path for path, _ in today[1]] == [b"/memory/shared/" + each for each in (b"held/out", b"later", b"web")]
+    assert {line for _, line in today[1]} == {marked("plant", "web")}
+    for path in ("web", "held/web", "held/out", "later", "held/later"):  # all is as it was, of what has gone, too
+        world.write(ALICE, f"memory/shared/{path}", b"other\n")
+        node = world.node(ALICE, f"memory/shared/{path}")
+        world.do(ALICE, "unlink", parent=node.parent, name=node.name)
+    with world.store.reading_at(BOB, then) as reader:
+        assert told() == today
 
 
 def test_links_of_then_and_what_has_ended_are_told(world: World) -> None:

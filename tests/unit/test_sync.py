@@ -77,6 +77,22 @@ def test_what_one_side_has_comes_to_the_other(world: World, folder: Path) -> Non
     assert there(world) == {} and here(folder) == {"not.txt": b"of no interest"}
 
 
+def test_what_comes_new_into_the_folder_is_its_owner_s_alone(world: World, folder: Path) -> None:
+    world.agent("alice").put(f"{ROOT}/a/b/new.md", "one\n")
+    (folder / "here.md").write_text("here\n")
+    (folder / "here.md").chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        synced(world, folder)
+        world.agent("alice").put(f"{ROOT}/here.md", "changed\n")
+        synced(world, folder)
+    finally:
+        os.umask(before)
+    assert (folder / "here.md").read_text() == "changed\n"
+    open_to_others = {each.name for each in folder.rglob("*") if each.stat().st_mode & 0o077}
+    assert open_to_others == {"here.md"}, "as it was"
+
+
 def test_what_both_changed_stays_as_both_and_what_one_removed_comes_back(world: World, folder: Path) -> None:
     world.agent("alice").put(f"{ROOT}/gone.md", "one\n")
     synced(world, folder)

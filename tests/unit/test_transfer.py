@@ -521,6 +521,21 @@ def test_what_a_person_changes_in_our_front_matter_holds(store: Open, tmp_path: 
     assert got.tags == ("shop", "x") and got.data == b"a plan, again\n" and got.importance == 0.5
 
 
+def test_a_folder_of_an_export_is_its_owner_s_alone(store: Open, tmp_path: Path) -> None:
+    world = store("first")
+    filled(world)
+    before = os.umask(0o022)
+    try:
+        formats.writers()["markdown"].call(
+            tmp_path / "new" / "out", exporting.records(door(world, OPERATOR), "/memory")
+        )
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert tmp_path / "new" / "out" / "shared" / "plan.md" in made and len([*filter(Path.is_dir, made)]) > 4
+    assert [each for each in made if each.stat().st_mode & 0o077] == []
+
+
 def test_a_folder_that_has_something_is_no_place_for_an_export(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("mine")
     with pytest.raises(Exists):

@@ -6,6 +6,7 @@ by the commands inside their transaction.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
@@ -34,9 +35,19 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
         tx.do("update node set came = ? where id = ?", (key, node.id))
     if node.document is not None:
         if not continues:
-            version_visibility.draw(tx.db, node.document, node.scope)
+            _veil(tx, node.document, node.scope, scope)
         versions.drop_index(tx, [node.document])
         versions.enqueue(tx, node.document)
+
+
+def _veil(tx: Tx, document: int, before: int, after: int) -> None:
+    was, now = (tx.known.scopes.of(tx.db, each) for each in (before, after))
+    if replace(was, inside=now.inside, leads=now.leads) != now:
+        version_visibility.draw(tx.db, document, before)
+        return
+    more = (now.inside | now.leads) - (was.inside | was.leads)  # the same agents see it, and keys with these areas
+    if tops := [top for number, top in tx.known.areas if number in more]:
+        version_visibility.draw(tx.db, document, before, version_visibility.written_since(tx.db, document, tops))
 
 
 def shared_at(said: str | None, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:

@@ -67,10 +67,13 @@ _ROW: Final = ", ".join(
 )
 _BATCH: Final = ", ".join((_guarded("first last", _NUMBER, "-1"), _guarded("hashes head", _BLOB, _NO_BLOB)))
 _ACT: Final = "seq, at, agent, elevated, route, op, path, other, version, about"
+# What an act may do beside what was asked for, to what its agent cannot see: where text came from is passed on to all
+# that is made of it, and what has expired goes with its directory.
+_REACH: Final = ("trust", "remove")
 # An agent's acts as the operator are the operator's to see: they may name what the agent itself cannot see. "+" keeps
 # the planner from sorting all that is visible: the log's own order, until there are enough.
 _SEEN: Final = "+scope in (select value from json_each(:scopes))"
-_MINE: Final = f"((agent = :who and not elevated) or {_SEEN})"
+_MINE: Final = f"((agent = :who and not elevated and op not in {_REACH}) or {_SEEN})"
 _AT: Final = (
     "(path = :path or substr(path, 1, :length) = :below or other = :path or substr(other, 1, :length) = :below)"
 )
@@ -162,7 +165,7 @@ class AuditReader(Part):
         own = self._who.name if self._who.key is None else None
 
         def shown(scope: int, act: Act) -> bool:
-            if act.agent == own and not act.elevated:
+            if act.agent == own and not act.elevated and (act.op not in _REACH or standing.holds(scope)):
                 return True
             return standing.saw(scope, act.path) and (act.other is None or standing.reads(act.other))
 

@@ -5,6 +5,7 @@ Called by the reader. ``queries.past`` reads the tree as it was then.
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,24 +14,38 @@ import apsw
 from avmfs.access import Principal
 from avmfs.errors import NotFound
 from avmfs.node import Moment, Snapshot
+from avmfs.store.rows.scopes import Visible
 
 
-def moment(db: apsw.Connection, who: Principal, now: int, when: Moment | int | str) -> Moment:
+def newest_seen(db: apsw.Connection, visible: Visible, until: int = sys.maxsize) -> int:
+    """The newest change that the asker may see: the store's own newest would tell of others' doings."""
+    found = db.execute(
+        "select max((select seq from log where scope = value and seq <= ?2 and op <> 'tell' order by seq desc limit 1))"
+        " from json_each(?1)",
+        (visible.json, until),
+    )
+    return int(found.get or 0)
+
+
+def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int | str) -> Moment:
     """What can be asked for: a time in ns, the name of a snapshot, or ``Moment(seq, 0)`` for after a change. Raises
-    NotFound for what is not kept, and for what is yet to come; a ``seq`` that is yet to come is now, or it would tell
-    how much others do."""
+    NotFound for what is not kept, and for what is yet to come; a ``seq`` after which the asker has seen no change is
+    now, and one of others has the time of the last that it has seen, or these would tell how much others do, and when.
+    """
     newest = db.execute("select max(seq) from log").get or 0
     if isinstance(when, str):
         found: Any = db.execute(
             "select seq, at, root from snapshot where name = ? and agent in ('', ?) order by agent desc limit 1",
-            (when, who.name),
+            (when, visible.who.name),
         ).fetchone()
         if found is None:
             raise NotFound(f"there is no snapshot {when!r}")
         return Moment(*found)
     if isinstance(when, Moment):
         seq = min(when.seq, newest)
-        at = now if seq == newest else db.execute("select at from log where seq = ?", (seq,)).get or 0
+        seen = newest_seen(db, visible, seq)
+        unchanged = seen == newest_seen(db, visible)
+        at = now if unchanged else db.execute("select at from log where seq = ?", (seen,)).get or 0
     else:
         if when > now:
             raise NotFound("that is yet to come")
@@ -41,7 +56,7 @@ def moment(db: apsw.Connection, who: Principal, now: int, when: Moment | int | s
     first, since = map(int, str(begins).split())
     if seq < max(first, 1):
         raise NotFound(f"the past is kept from {datetime.fromtimestamp(since / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ} on")
-    return Moment(seq, at)
+    return Moment(seq, at or since)
 
 
 def _newest_until(db: apsw.Connection, at: int, newest: int) -> int:

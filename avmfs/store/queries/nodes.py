@@ -104,7 +104,7 @@ class Reader:
     def moment(self, when: Moment | int | str) -> Moment:
         """The instant that a time in ns, a snapshot's name or ``Moment(seq, 0)`` means. Raises NotFound for what is not
         kept any more, or not yet there."""
-        return moments.moment(self._db, self.who, self.now, when)
+        return moments.moment(self._db, self.visible, self.now, when)
 
     def snapshots(self) -> list[Snapshot]:
         """The asker's own and the operators', the newest first."""
@@ -305,15 +305,7 @@ class Reader:
         return None if row is None else Live(*row)
 
     def newest_seq(self) -> int:
-        """The newest change that the asker may see: the store's own newest would tell of others' doings."""
-        return int(
-            self._db.execute(
-                "select max((select seq from log where scope = value and op <> 'tell' order by seq desc limit 1))"
-                " from json_each(?)",
-                (self.visible.json,),
-            ).get
-            or 0
-        )
+        return moments.newest_seen(self._db, self.visible)
 
     def changes(
         self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True

@@ -325,7 +325,9 @@ class PastReader(Reader):
         return [
             (
                 Entry(node, self.path(node.id), self._handle(node)),
-                preview.first_line(self._beginning(node)) if told and node.kind is Kind.FILE else "",
+                self.visible.quoted(self._trusted_as(node), preview.first_line(self._beginning(node)))
+                if told and node.kind is Kind.FILE
+                else "",
             )
             for node in found[offset : offset + limit]
         ], len(found)
@@ -336,17 +338,25 @@ class PastReader(Reader):
         except NotFound:
             return b""
 
+    def _trusted_as(self, node: Node) -> int:
+        """The class that says how far a file is trusted: today's, where that says anything, for what was found out
+        since; or that of then."""
+        last = None if node.document is None else self._last_scope(node.document)
+        return last if last is not None and last in self.visible and self.visible.untrusted(last) else node.scope
+
     def _handle(self, node: Node) -> str | None:
         return None if node.document is None else self.document(node).handle
 
     def _below(self, under: int) -> list[Node]:
-        """All that could be seen below a directory; of the whole tree, without what is aside."""
+        """All that could be seen below a directory, but for what is in quarantine; of the whole tree, without what is
+        aside."""
         found: list[Node] = []
+        held = self.visible.held
         waiting = [under]
         while waiting:
             calls.go_on()
             below = [node for node in self.children(waiting.pop()) if under != ROOT or node.id not in ASIDE]
-            found += below
+            found += [node for node in below if not held or self._trusted_as(node) not in held]
             waiting += [node.id for node in below if node.kind is Kind.DIRECTORY]
         return found
 

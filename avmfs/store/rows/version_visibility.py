@@ -2,8 +2,9 @@
 
 A file that is moved out of a private space, or whose ``:shared`` is widened, is shown as it stands then. What it said
 before was written for others: those versions are, for whoever could not see the file at that time, as if no longer
-kept. And for whoever may not see any more what was there: readers ask with the rights of today. Nothing is noted for a
-write; a change of scope costs one statement.
+kept. And for whoever may not see any more what was there: readers ask with the rights of today. Where it comes within
+more paths of API keys, for the same agents, no more is kept from these keys than was written outside of the paths.
+Nothing is noted for a write; a change of scope costs one statement.
 
 Owns the table ``veil``. Called by the commands that change a node's scope, drop a document or forget its past, and by
 the readers.
@@ -12,10 +13,13 @@ the readers.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from typing import Final
 
 import apsw
+
+from avmfs import paths
 
 # Where the document stood in that scope: where the newest version was written whose row of the log has it, `before` too
 # (one before may come from elsewhere, and was shown as the newest); or else the newest that is kept.
@@ -27,6 +31,10 @@ PLACE: Final = """coalesce(
     (select seq from version where version.document = veil.document and number <= before order by number desc limit 1),
     (select since from past_version where past_version.document = veil.document and number <= before
      order by number desc limit 1))), x'')"""
+_WRITTEN: Final = """
+select number, coalesce(path, x'') from (select number, seq from version where document = ?1
+  union all select number, since from past_version where document = ?1) left join log using (seq)
+order by number desc"""
 _FORGET = (
     "delete from veil where document in (select value from json_each(?))"
     " and not exists (select 1 from document where id = veil.document)"
@@ -34,13 +42,24 @@ _FORGET = (
 )
 
 
-def draw(db: apsw.Connection, document: int, scope: int) -> None:
-    """The document leaves this scope: all its versions but the newest stay with those who may see it."""
+def draw(db: apsw.Connection, document: int, scope: int, before: int = sys.maxsize) -> None:
+    """The document leaves this scope: all its versions but the newest, or those below ``before``, stay with those who
+    may see it."""
     db.execute(
         "insert or ignore into veil(document, before, scope)"
-        " select id, head, ? from document where id = ? and head > 1",
-        (scope, document),
+        " select id, min(head, ?1), ?2 from document where id = ?3 and min(head, ?1) > 1",
+        (before, scope, document),
     )
+
+
+def written_since(db: apsw.Connection, document: int, tops: Iterable[tuple[bytes, ...]]) -> int:
+    """From which version on a document was written below each of these places, where it is now."""
+    below = list(tops)
+    for number, path in db.execute(_WRITTEN, (document,)):
+        place = paths.origin(paths.split(path))
+        if any(place[: len(top)] != top for top in below):
+            return int(number) + 1
+    return 0
 
 
 def forget(db: apsw.Connection, documents: Iterable[int]) -> None:

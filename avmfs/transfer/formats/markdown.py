@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from avmfs.errors import Invalid
 from avmfs.transfer import front_matter
-from avmfs.transfer.files import files, new_folder
+from avmfs.transfer.files import files, make_folder, new_folder, private
 from avmfs.transfer.formats import reader, writer
 from avmfs.transfer.record import Record, Refusal, moment, of_plain, plain, time_or_none
 
@@ -22,7 +22,7 @@ NOTES: Final = (".md", ".markdown")
 def write(path: Path, records: Iterator[Record]) -> int:
     count, left_out = 0, False
     folder = new_folder(path)
-    with open(folder / BESIDE, "w", encoding="ascii") as beside:
+    with open(folder / BESIDE, "w", encoding="ascii", opener=private) as beside:
         for record in records:
             if record.path == BESIDE:
                 left_out = True
@@ -32,14 +32,15 @@ def write(path: Path, records: Iterator[Record]) -> int:
             if record.data is None:
                 beside.write(json.dumps({"path": record.path, "kind": record.kind, **said}, sort_keys=True) + "\n")
                 if record.target is None:
-                    to.mkdir(parents=True, exist_ok=True)
+                    make_folder(to)
                 continue
             data = _noted(record, said)
             if data is None:
                 data = record.data
                 beside.write(json.dumps({"path": record.path, "kind": "file", **said}, sort_keys=True) + "\n")
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(data)
+            make_folder(to.parent)
+            with open(to, "wb", opener=private) as file:
+                file.write(data)
             if record.updated is not None:
                 os.utime(to, ns=(record.updated, record.updated))
     if left_out:
