@@ -53,16 +53,18 @@ def backup(
     database: Path, settings: Settings, folder: Path, keep: int, progress: archive.Progress = archive.unheard
 ) -> Backup:
     """One more backup in the folder, of which the newest ``keep`` stay. Raises StoreFailed for a store that is damaged:
-    the backups that there are stay as they are. Raises Busy, NotFound, OSError."""
+    the backups that there are stay as they are. Raises Exists where they are of another store; Busy, NotFound, OSError.
+    """
     kept = settings.audit.anchors or anchors.beside(database)
     with archive.held(folder):
         known = anchors.read(kept)
         at, whole = time.time_ns(), folder / archive.IMAGE
         try:
             image.take(database, whole)
+            store = _owned(folder, [each.about for each in archive.backups(folder)], whole, frozen=True)
             seq = _verified(whole, known)
             lines = [anchors.line(each) for each in known if each.seq <= seq]
-            about = {"anchors": lines, "database": os.fspath(database)}
+            about = {"anchors": lines, "database": os.fspath(database), "store": store}
             made = archive.add(folder, whole, seq, at, about, progress)
         finally:
             whole.unlink(missing_ok=True)
@@ -76,6 +78,16 @@ def backup(
     except OSError as e:  # the backup is made all the same
         log.warning("backed up to %s, which cannot be noted: %s", folder, e)
     return made
+
+
+def _owned(folder: Path, kept: list[dict[str, Any]], database: Path, *, frozen: bool) -> str:
+    """Which store this is, of which those backups are, as far as they tell. Raises Exists: among them those of another
+    would go as its own come, and be restored as its."""
+    with contextlib.closing(examine.FrozenStore(database, frozen)) as store:
+        here = store.lineage()
+    if any(about.get("store", here) != here for about in kept):
+        raise Exists("it has backups of another store: name another folder", os.fspath(folder))
+    return here
 
 
 def _verified(whole: Path, known: list[Any]) -> int:
@@ -151,7 +163,8 @@ class Schedule:
 
     def _run(self, folder: Path) -> None:
         try:
-            if archive.made_between(folder, self._clock() - self._wanted.every_s, self._clock()):
+            if kept := archive.told_between(folder, self._clock() - self._wanted.every_s, self._clock()):
+                _owned(folder, kept, self._database, frozen=False)
                 return
             backup(self._database, self._settings, folder, self._wanted.keep)
             self._report("")

@@ -234,7 +234,13 @@ class Gossip:
             self._refused += 1
             client.close()
             return
-        threading.Thread(target=self._answer, args=(client, address), name="gossip answer", daemon=True).start()
+        try:
+            threading.Thread(target=self._answer, args=(client, address), name="gossip answer", daemon=True).start()
+        except RuntimeError as e:  # it asks again
+            log.error("gossip: %s is not answered: %s", address, e)
+            self._refused += 1
+            self._room.release()
+            client.close()
 
     def _answer(self, client: socket.socket, address: str) -> None:
         try:

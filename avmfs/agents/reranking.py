@@ -81,7 +81,11 @@ class Endpoint:
                 self._room.release()
                 done.set()
 
-        threading.Thread(target=ask, name="re-ranker", daemon=True).start()
+        try:
+            threading.Thread(target=ask, name="re-ranker", daemon=True).start()
+        except RuntimeError as e:  # no more threads
+            self._room.release()
+            raise EmbeddingUnavailable(str(e)) from None
         if not done.wait(self._settings.timeout_s + 0.1):
             raise EmbeddingUnavailable(f"no answer within {self._settings.timeout_s:g} s")
         if isinstance(said[0], AvmError):

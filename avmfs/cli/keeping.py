@@ -90,12 +90,20 @@ def restored(folder: Path, when: str | None, to: Path | None) -> None:
 def _told(made: Backup) -> dict[str, Any]:
     size = made.pages * archive.PAGE
     at = datetime.fromtimestamp(made.at / 1e9).astimezone().isoformat()
-    return {"name": made.path.name, "at": at, "seq": made.seq, "bytes": size, "new_bytes": made.new * archive.PAGE}
+    return {
+        "name": made.path.name,
+        "store": made.about["database"],
+        "at": at,
+        "seq": made.seq,
+        "bytes": size,
+        "new_bytes": made.new * archive.PAGE,
+    }
 
 
 def _line(made: Backup) -> str:
     said = _told(made)
-    return f"{minute(said['at'])}  seq {made.seq}  {said['bytes']} bytes, {said['new_bytes']} new  {made.path.name}\n"
+    sizes = f"{said['bytes']} bytes, {said['new_bytes']} new"
+    return f"{minute(said['at'])}  seq {made.seq}  {sizes}  {made.path.name}  of {escaped(said['store'])}\n"
 
 
 _SHOWN = 200  # lines of a list

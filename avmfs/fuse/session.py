@@ -175,7 +175,8 @@ class Session:
             os.write(self._fd, p.RESEND)
             ready()
         try:
-            self._add_thread()
+            with self._mutex:
+                self._add_thread()
             self._over.wait()
         finally:
             os.close(self._fd)
@@ -185,9 +186,10 @@ class Session:
     # Threads -------------------------------------------------------------------------------------------
 
     def _add_thread(self) -> None:
+        """Whoever calls holds the mutex: it counts once it is there."""
+        threading.Thread(target=self._work, name="request", daemon=True).start()
         self._threads += 1
         self._followers += 1
-        threading.Thread(target=self._work, name="request", daemon=True).start()
 
     def _work(self) -> None:
         """Lead, until another thread does; see to what else waits; again."""

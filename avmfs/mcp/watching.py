@@ -106,9 +106,12 @@ class Watching:
         self._loop = asyncio.get_running_loop()
         ready = anyio.Event()
         loop = self._loop
-        threading.Thread(
-            target=self._watch, args=(lambda: loop.call_soon_threadsafe(ready.set),), name="watch", daemon=True
-        ).start()
+        told = (lambda: loop.call_soon_threadsafe(ready.set),)
+        try:
+            threading.Thread(target=self._watch, args=told, name="watch", daemon=True).start()
+        except RuntimeError:  # no more threads: whoever asks next begins
+            self._loop = None
+            raise
         with anyio.move_on_after(5):
             await ready.wait()
 

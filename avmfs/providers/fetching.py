@@ -89,7 +89,11 @@ class Source:
                 self._slots.release()
                 done.set()
 
-        threading.Thread(target=run, name=f"fetch {context.path}", daemon=True).start()
+        try:
+            threading.Thread(target=run, name=f"fetch {context.path}", daemon=True).start()
+        except RuntimeError as e:  # no more threads
+            self._slots.release()
+            raise Busy(str(e)) from None
         if not done.wait(context.timeout_s + OVER_S):
             raise TimedOut(f"no answer within {context.timeout_s:g} s")
         if failure and not isinstance(failure[0], Exception):  # it would end who called, too

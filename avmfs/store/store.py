@@ -9,6 +9,7 @@ one. Nothing of it survives into a forked child.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 import time
@@ -261,10 +262,17 @@ class Store:
 
     def nonce(self, who: Principal, seq: int, question: str) -> str:
         """What fences an answer (``nonce``): six digits, the same for the same arguments."""
+        return nonce(self._fence(), who.name, seq, question)
+
+    def _fence(self) -> bytes:
         if not self._secret:
             with self.connection() as (db, _):
                 self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
-        return nonce(self._secret, who.name, seq, question)
+        return self._secret
+
+    def lineage(self) -> str:
+        """Which store it is, in all its lives: the same after a restore, and on every host of a shared log."""
+        return hashlib.sha256(b"lineage" + self._fence()).hexdigest()
 
     def life(self) -> str:
         """Which life of its the store is in: another one since it was restored from a backup, or repaired."""

@@ -285,8 +285,8 @@ class LockTable:
         if owned.through:
             self._through.setdefault(owned.through, set()).add(key)
         if not self._watched:
-            self._watched = True
             threading.Thread(target=self._watch, name="locks", daemon=True).start()
+            self._watched = True
 
     def _watch(self) -> None:
         """For as long as there are locks: where a lock's file was removed, other mounts would lock another one."""

@@ -7,12 +7,14 @@ the command line, and by the daemon for mounts.yaml.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +36,18 @@ def set_value(
 ) -> None:
     """Set ``section.key`` of the config.yaml at ``path``, which is made where it is missing. ``wanted`` is what the
     settings become by it. Raises EditProblem."""
-    text = read_text(path) if path.exists() else ""
-    try:
-        before = load_settings(path, environ) if path.exists() else default_settings()
-        changed = _set(text, section, key, scalar(value))
-        with candidate(path, changed) as new:
-            after = load_settings(new, environ)
-    except ConfigError as e:
-        raise EditProblem(str(e)) from None
-    if after != wanted(before):
-        raise EditProblem(f"{path.name}: {BY_HAND}")
-    commit(path, changed)
+    with alone(path):
+        text = read_text(path) if path.exists() else ""
+        try:
+            before = load_settings(path, environ) if path.exists() else default_settings()
+            changed = _set(text, section, key, scalar(value))
+            with candidate(path, changed) as new:
+                after = load_settings(new, environ)
+        except ConfigError as e:
+            raise EditProblem(str(e)) from None
+        if after != wanted(before):
+            raise EditProblem(f"{path.name}: {BY_HAND}")
+        commit(path, changed)
 
 
 def _set(text: str, section: str, key: str, value: str) -> str:
@@ -89,6 +92,20 @@ def read_text(path: Path) -> str:
         return path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise EditProblem(f"{path}: {e}") from None
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """From reading the file to ``commit``: of two commands at once, the later one reads what the other has written."""
+    folder = Path(os.path.realpath(path)).parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # NFS locks nothing that is open for reading alone
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def commit(path: Path, text: str) -> None:

@@ -103,9 +103,9 @@ class EmbeddingService:
             if factory is None:
                 return
             if not self._computing:
-                self._computing = True
                 for queue, name in ((self._urgent, "embed queries"), (self._waiting, "embed")):
                     threading.Thread(target=self._compute, args=(queue,), name=name, daemon=True).start()
+                self._computing = True
             number = self._loads
         trying = partial(self._load, factory, number), self._ready, lambda: number != self._loads
         threading.Thread(target=until_it_loads, args=trying, name="load model", daemon=True).start()
@@ -325,7 +325,7 @@ class PipeEmbedder:
         self._first = timeout_s + first_s
         self._changed = threading.Condition()
         self._questions: deque[_Question] = deque()
-        self._thread: threading.Thread | None = None
+        self._conversing = False
         self._next = 0
         self._gone = ""
 
@@ -363,13 +363,16 @@ class PipeEmbedder:
         with self._changed:
             if self._gone:
                 raise EmbeddingUnavailable(self._gone)
+            if not self._conversing:
+                try:
+                    threading.Thread(target=self._converse, name="embedding pipe", daemon=True).start()
+                except RuntimeError as e:  # the next one starts it
+                    raise EmbeddingUnavailable(str(e)) from None
+                self._conversing = True
             self._next += 1
             question = _Question({"id": self._next, **request})
             self._questions.append(question)
             self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._converse, name="embedding pipe", daemon=True)
-                self._thread.start()
         call: calls.Call | None = getattr(calls.working, "call", None)
         while not question.done.wait(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
             if call is not None:

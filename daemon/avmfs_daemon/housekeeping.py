@@ -174,6 +174,16 @@ class Housekeeper:
             self._do_chores()
 
     def _do_chores(self) -> None:
+        failed: AvmError | None = None
+        for chore in (self._do_own_chores, *self._also):
+            try:
+                chore()
+            except AvmError as e:
+                failed = failed or e
+        if failed is not None:  # when all the others had their turn
+            raise failed
+
+    def _do_own_chores(self) -> None:
         if self._clock() >= self._chores_at:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
@@ -191,6 +201,7 @@ class Housekeeper:
             self._mail_at = self._clock() + MAIL_S
             trim_mail(self._store, self._limits, self._wall_clock())
         if self._clock() >= self._past_at:
+            self._past_at = self._clock() + PAST_S  # should it fail
             trash = {
                 "before": self._wall_clock() - self._limits.trash_days * DAY_NS,
                 "most": self._limits.trash_bytes,
@@ -198,13 +209,11 @@ class Housekeeper:
             _in_rounds(
                 lambda limit: self._store.submit(OPERATOR, "trim_trash", **trash, limit=limit)["removed"], REAPED
             )
-            again = self._store.submit(OPERATOR, "trim_past")["more"]
-            self._past_at = self._clock() + (PACE_S if again else PAST_S)
+            if self._store.submit(OPERATOR, "trim_past")["more"]:
+                self._past_at = self._clock() + PACE_S
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)
-        for chore in self._also:
-            chore()
 
     def reap_orphans(self) -> None:
         """Free unlinked files that no mount had open at two looks, or, where that is not known, on which none has

@@ -49,12 +49,8 @@ class Mounted:
     source: str
 
     @property
-    def is_fuse(self) -> bool:
-        return "fuse" in self.kind  # fuse, fuse.avmfs, fuseblk, macfuse
-
-    @property
-    def is_ours(self) -> bool:
-        return self.is_fuse and ("avmfs" in self.kind or self.source.startswith("avmfs"))
+    def is_ours(self) -> bool:  # dead too: fuse.avmfs, or macfuse with a source that says so
+        return "fuse" in self.kind and ("avmfs" in self.kind or self.source.startswith("avmfs"))
 
 
 def mounts_at(path: Path) -> list[Mounted]:
@@ -88,18 +84,19 @@ def unmount(path: Path, device: str | None = None) -> None:
 
 
 def detach_stale(path: Path, patience_s: float = 2.0, *, leave_one: bool = False) -> int:
-    """Detach what a killed daemon left at `path`: FUSE mounts that do not answer; with `leave_one` the lowest stays.
+    """Detach what a killed daemon left at `path`: mounts of ours that do not answer; with `leave_one` the lowest stays.
     How many went.
 
-    Raises MountpointError when something that answers is mounted there for longer than `patience_s` (the
-    children of a daemon that was killed a moment ago are still about to go).
+    Raises MountpointError when another filesystem is mounted there, which may hang for reasons of its own, or one of
+    ours that answers for longer than `patience_s` (the children of a daemon that was killed a moment ago are still
+    about to go).
     """
     count, deadline = 0, time.monotonic() + patience_s
     while there := mounts_at(path):
         top = there[-1]
-        if not (top.is_fuse and not _answers(path)):
-            if not top.is_ours:
-                raise MountpointError(f"{path}: another filesystem is mounted there ({top.kind} {top.source})")
+        if not top.is_ours:
+            raise MountpointError(f"{path}: another filesystem is mounted there ({top.kind} {top.source})")
+        if _answers(path):
             if time.monotonic() > deadline:
                 raise MountpointError(f"{path}: another avm-daemon has its mount there")
             time.sleep(0.05)
@@ -116,7 +113,7 @@ def detach_predecessor(path: Path) -> None:
     """Make room right before mounting: the mount that this one replaces, alive or dead, goes lazily. Files open through
     it are served by its process until that ends. Raises MountpointError."""
     while there := mounts_at(path):
-        if not (there[-1].is_ours or (there[-1].is_fuse and not _answers(path))):
+        if not there[-1].is_ours:
             raise MountpointError(f"{path}: another filesystem is mounted there ({there[-1].kind})")
         if not detach(path):
             raise MountpointError(f"{path}: cannot detach the mount that was there")

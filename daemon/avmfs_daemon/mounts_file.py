@@ -12,33 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import ConfigError, Mount, load_mounts
-from avmfs_config.editing import BY_HAND, EditProblem, candidate, commit, composed, line_end, read_text, scalar
+from avmfs_config.editing import BY_HAND, EditProblem, alone, candidate, commit, composed, line_end, read_text, scalar
 
 
 def add(path: Path, environ: Mapping[str, str], agent: str, mountpoint: str, options: Mapping[str, Any]) -> Mount:
     """Append a mount; a missing file is made. Raises EditProblem."""
-    text = read_text(path) if path.exists() else ""
-    before = () if not _says_anything(text) else _load(path, environ)
-    changed = _added(text, {"mountpoint": mountpoint, "agent_id": agent, **options})
-    after = _write(path, environ, changed)
-    if after[:-1] != before:
-        raise EditProblem(f"{path.name}: {BY_HAND}")
-    commit(path, changed)
+    with alone(path):
+        text = read_text(path) if path.exists() else ""
+        before = () if not _says_anything(text) else _load(path, environ)
+        changed = _added(text, {"mountpoint": mountpoint, "agent_id": agent, **options})
+        after = _write(path, environ, changed)
+        if after[:-1] != before:
+            raise EditProblem(f"{path.name}: {BY_HAND}")
+        commit(path, changed)
     return after[-1]
 
 
 def remove(path: Path, environ: Mapping[str, str], agent: str) -> Mount:
     """Take an agent's mount out. Raises EditProblem, also when there is none."""
-    before = _load(path, environ)
-    places = [number for number, mount in enumerate(before) if mount.agent_id == agent]
-    if not places:
-        known = ", ".join(mount.agent_id for mount in before) or "nobody"
-        raise EditProblem(f"{path.name}: no mount of {agent}; it has {known}")
-    (number,) = places
-    text = _removed(read_text(path), number)
-    if _write(path, environ, text) != (*before[:number], *before[number + 1 :]):
-        raise EditProblem(f"{path.name}: {BY_HAND}")
-    commit(path, text)
+    with alone(path):
+        before = _load(path, environ)
+        places = [number for number, mount in enumerate(before) if mount.agent_id == agent]
+        if not places:
+            known = ", ".join(mount.agent_id for mount in before) or "nobody"
+            raise EditProblem(f"{path.name}: no mount of {agent}; it has {known}")
+        (number,) = places
+        text = _removed(read_text(path), number)
+        if _write(path, environ, text) != (*before[:number], *before[number + 1 :]):
+            raise EditProblem(f"{path.name}: {BY_HAND}")
+        commit(path, text)
     return before[number]
 
 

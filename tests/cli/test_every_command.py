@@ -452,8 +452,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("blame /shared/e/none", 1, "No such"),
     ],
     "backup": [
-        Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
-        Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
+        Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq store"),
+        Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq store"),
         Good(f"backup check {SAMPLES}/kept", ".backup"),
         Bad(f"backup sort {SAMPLES}/kept", 2, "make|list|check|restore"),
         Bad(f"backup {SAMPLES}/kept --keep 0", 2, "--keep"),

@@ -342,6 +342,39 @@ def test_a_restore_that_fails_leaves_nothing(path: Path, tmp_path: Path) -> None
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["avm.db.lock"]
 
 
+def test_a_folder_is_of_one_store_and_of_what_is_restored_of_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "kept", tmp_path / "other" / "avm.db"
+    other.parent.mkdir()
+    write(other, "b.md", b"another store's")
+    made = back_up(path, folder)
+    with pytest.raises(Exists, match="another store"):
+        back_up(other, folder, keep=1)
+    scheduled = Scheduled(other, replace(SETTINGS, backup=BackupSettings(folder, every_s=3600.0, keep=1)))
+    for after_s in (0, 4000):  # one that is there says nothing of this store, whether one is due or not
+        assert scheduled.step(after_s) == 1 and "another store" in scheduled.said.pop()
+    assert [each.path for each in archive.backups(folder)] == [made.path] and not (folder / archive.IMAGE).exists()
+    monkeypatch.setenv("AVM_CONFIG_DIR", str(tmp_path / "c"))
+    told = CliRunner().invoke(avm, ["restore", "--from", str(folder), "--to", str(tmp_path / "new")])
+    assert told.exit_code == 0 and f"of {path}" in told.output, told.output
+    assert back_up(tmp_path / "new" / "avm.db", folder).number == 2
+
+
+def test_backups_from_before_they_told_of_their_store_are_gone_on_with(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = archive.add
+
+    def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], progress: Any) -> archive.Backup:
+        return really(folder, image, seq, at, {name: about[name] for name in ("anchors", "database")}, progress)
+
+    with monkeypatch.context() as before:
+        before.setattr(archive, "add", add)
+        back_up(path, tmp_path / "kept")
+    assert back_up(path, tmp_path / "kept").number == 2
+
+
 def test_two_at_once_are_one_after_the_other(path: Path, tmp_path: Path) -> None:
     with archive.held(tmp_path / "kept"), pytest.raises(Busy):
         back_up(path, tmp_path / "kept")

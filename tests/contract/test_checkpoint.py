@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -271,6 +272,30 @@ def test_no_room_is_laid_ahead_of_the_log_where_there_is_little(full: Log, monke
     while full.size < checkpoint.ROOM and time.monotonic() < deadline:
         time.sleep(0.01)
     assert full.size >= checkpoint.ROOM
+
+
+def test_a_log_that_cannot_be_opened_once_keeps_no_page_from_being_moved(
+    short: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, refused = os.open, list[str]()
+
+    def full(path: Any, *more: Any, **named: Any) -> int:
+        if os.fspath(path) == f"{short.path}-wal" and not refused:
+            refused.append(path)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return really(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    short.checkpointer.start()
+    deadline = time.monotonic() + 300
+    short.commit()
+    while not refused and time.monotonic() < deadline:
+        time.sleep(0.005)
+    short.fill(checkpoint.CHECKPOINT_PAGES + 10)
+    while not short.checkpointer._moved and time.monotonic() < deadline:
+        assert short.checkpointer.is_alive()
+        time.sleep(0.005)
+    assert refused and short.checkpointer._moved
 
 
 def test_slow_readers_under_load_let_the_log_stay_below_its_limit(tmp_path: Path) -> None:

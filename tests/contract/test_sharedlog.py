@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -230,6 +232,25 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
         log.take()
     log.close()
+
+
+def test_a_call_after_one_that_found_no_thread_to_limit_it_is_limited() -> None:
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import _Watch
+
+    watch, (near, far) = _Watch(), socket.socketpair()
+    db: Any = near
+    near.settimeout(300)
+    with near, far:
+        with (
+            patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")),
+            pytest.raises(RuntimeError),
+            watch.limit(db, 0.0),
+        ):
+            pass
+        with watch.limit(db, 0.0):
+            assert near.recv(1) == b"", "nobody answers, and it ends"
+    watch.close()
 
 
 def test_who_holds_the_baton_and_says_nothing_loses_it(

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from avmfs_daemon import housekeeping
@@ -635,6 +636,19 @@ def test_all_who_wait_for_mail_in_one_process_share_a_connection(writer: WriterP
         store.submit(ALICE, "tell", recipient="bob", body="x", **limits)
         assert until(lambda: all(len(each) > count for each, count in zip(told, counts, strict=True)))
     assert until(lambda: connections() == before)
+    store.close()
+
+
+def test_who_finds_no_thread_to_wait_for_mail_keeps_no_other_from_it(writer: WriterProcess) -> None:
+    told, store = list[int](), writer.attach("*")
+    with (
+        patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")),
+        pytest.raises(RuntimeError),
+        store.watch(told.append, mail=True),
+    ):
+        pass
+    with store.watch(told.append, mail=True):
+        assert until(lambda: len(told) == 1), "each is told when its watch begins"
     store.close()
 
 

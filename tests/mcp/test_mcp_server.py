@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import anyio
 import anyio.to_thread
@@ -271,6 +271,22 @@ def test_who_waits_for_changes_ends_with_the_key(world: World) -> None:
     finally:
         watching.close()
         keyed.close()
+        alice.close()
+
+
+def test_changes_are_waited_for_as_soon_as_there_is_a_thread_for_it(world: World) -> None:
+    alice = Session(find_paths(world.environ), "alice", world.environ)
+    watching, before = Watching(alice), {*threading.enumerate()}
+    try:
+        with (
+            patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")),
+            pytest.raises(RuntimeError),
+        ):
+            anyio.run(watching.begin)
+        anyio.run(watching.begin)
+        assert [each.name for each in {*threading.enumerate()} - before] == ["watch"]
+    finally:
+        watching.close()
         alice.close()
 
 

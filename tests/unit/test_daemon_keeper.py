@@ -29,7 +29,7 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer, verify
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.errors import StoreFailed
+from avmfs.errors import NoSpace, StoreFailed
 from avmfs.search.engine import Engine as SearchEngine
 from avmfs.search.indexer import PIECE
 from avmfs.store.client.client import Submitter
@@ -181,6 +181,31 @@ def test_what_cannot_be_embedded_holds_up_nothing_else(house: House, monkeypatch
     with pytest.raises(StoreFailed, match="disk I/O error"):
         keeper.step()
     assert {"trim_mail", "trim_past", "sum_contents"} <= set(house.applying.submitted) and rounds == [1]
+
+
+def test_a_chore_that_fails_at_every_look_keeps_no_other_from_being_done(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: the backups may go to another one."""
+    applying, rounds = house.applying.submit, list[int]()
+
+    def submit(who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        if command == "trim_past":
+            raise NoSpace("the past cannot be written")
+        return applying(who, command, arguments)
+
+    def full() -> None:
+        raise NoSpace("digests cannot be written")
+
+    monkeypatch.setattr(house.applying, "submit", submit)
+    keeper = Housekeeper(
+        house.store, None, lambda: house.monotonic, lambda: house.wall, also=[full, lambda: rounds.append(1)]
+    )
+    house.later(100_000)
+    for said in ("the past", "digests"):
+        with pytest.raises(NoSpace, match=said):
+            keeper.step()
+    assert rounds == [1, 1] and "forget_clients" in house.applying.submitted
 
 
 def test_while_the_model_loads_vectors_wait(house: House) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from avmfs_daemon import mountpoint
-from avmfs_daemon.mountpoint import Mountpoint, MountpointError
+from avmfs_daemon.mountpoint import Mounted, Mountpoint, MountpointError
 
 NOBODY = 65534
 
@@ -118,6 +118,30 @@ def test_another_filesystem_is_never_taken_away() -> None:
         mountpoint.detach_stale(Path("/proc"))
     with pytest.raises(MountpointError, match="another filesystem"):
         mountpoint.detach_predecessor(Path("/proc"))
+
+
+def test_another_programs_filesystem_that_hangs_or_is_dead_is_not_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = ("fuse.sshfs", "alice@host:/srv"), ("fuse.avmfs", "avmfs")
+    table, gone = list[Mounted](), list[Path]()
+
+    def detach(path: Path, **_: bool) -> bool:
+        gone.append(path)
+        table.pop()
+        return True
+
+    monkeypatch.setattr(mountpoint, "_table", lambda: list(table))
+    monkeypatch.setattr(mountpoint, "_answers", lambda path: False)
+    monkeypatch.setattr(mountpoint, "detach", detach)
+    for detached in (mountpoint.detach_stale, mountpoint.detach_predecessor):
+        table[:] = [Mounted(tmp_path, "0:99", *theirs)]
+        with pytest.raises(MountpointError, match="another filesystem"):
+            detached(tmp_path)
+        assert table and gone == []
+        table[:] = [Mounted(tmp_path, "0:99", *ours)]
+        detached(tmp_path)
+        assert gone.pop() == tmp_path
 
 
 def test_blanks_in_the_table_are_undone() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -460,6 +461,16 @@ def test_once_the_parent_is_gone_every_call_fails_at_once() -> None:
         with pytest.raises(EmbeddingUnavailable, match="gone"):
             child.embed_batch(["x"])
     assert time.monotonic() - started < 200
+
+
+def test_a_question_without_a_thread_for_it_is_refused_and_the_next_is_answered(connect: Connect) -> None:
+    child = embedder(connect())
+    with (
+        patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")),
+        pytest.raises(EmbeddingUnavailable, match="new thread"),
+    ):
+        child.embed_batch(["x"])
+    assert child.embed_batch(["x"]).vectors.shape == (1, 64)
 
 
 def test_threads_share_one_pipe(connect: Connect) -> None:

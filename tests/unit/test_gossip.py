@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import avmfs_daemon.gossip
 import pytest
@@ -386,6 +387,30 @@ def test_strangers_and_junk_hold_nobody_up(
     finally:
         one.close()
         other.close()
+
+
+def test_a_host_that_finds_no_thread_once_answers_the_next_who_asks(worlds: list[World], tmp_path: Path) -> None:
+    one = listening(worlds[0], tmp_path)
+    start, refused = threading.Thread.start, threading.Event()
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name == "gossip answer" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    assert one.port is not None
+    with patch.object(threading.Thread, "start", full):
+        two = listening(worlds[1], tmp_path, (Endpoint("127.0.0.1", one.port),))
+        try:
+            assert refused.wait(300)
+            deadline = time.monotonic() + 300
+            while not one.status()["answered"] and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert one.status()["answered"] and one.status()["refused"] == 1
+        finally:
+            two.close()
+            one.close()
 
 
 def test_only_this_machine_and_those_who_are_named_may_connect() -> None:

@@ -13,15 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from avmfs_config import Provider, Settings, default_settings, load_settings
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import NotFound, StoreFailed, TooBig
+from avmfs.errors import Busy, NotFound, StoreFailed, TooBig
 from avmfs.providers import live
-from avmfs.providers.fetching import Fetcher
+from avmfs.providers.fetching import SLOTS, Fetcher, Source
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
 from avmfs.providers.live import LiveTree
 from avmfs.rpc.local import LocalDoor
@@ -110,6 +111,16 @@ def test_a_hundred_readers_at_the_expiry_are_one_fetch(desk: Desk, counted: type
         for each in waiting:
             each.result(LIMIT_S)
     assert counted.asked == 2 and desk.kept() == b"2\n"
+
+
+def test_a_source_that_found_no_thread_has_all_its_room_afterwards(desk: Desk, counted: type[Counted]) -> None:
+    source = Source(desk.provider, {}, ())
+    context = source.context(WHERE)
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        for _ in range(SLOTS):
+            with pytest.raises(Busy, match="new thread"):
+                source.call(context, lambda handler: handler)
+    assert isinstance(source.call(replace(context, timeout_s=1.0), lambda handler: handler), counted)
 
 
 def test_what_is_stale_is_shown_while_it_is_fetched(desk: Desk, counted: type[Counted]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,32 @@ def test_a_file_that_is_broken_already_is_left_alone(path: Path, environ: dict[s
         with pytest.raises(EditProblem, match=r"mounts\.yaml"):
             remove(path, environ, "alice")
         assert path.read_text() == text
+
+
+ADDING = """
+import sys
+from pathlib import Path
+from avmfs_daemon.mounts_file import add, remove
+sys.stdin.read()
+path, environ, agent = Path(sys.argv[1]), {"HOME": "/home/x"}, sys.argv[2]
+add(path, environ, agent, f"/m/{agent}", {})
+add(path, environ, f"{agent}x", f"/m/{agent}x", {})
+remove(path, environ, f"{agent}x")
+"""
+
+
+def test_of_edits_at_once_none_is_lost(path: Path, environ: dict[str, str]) -> None:
+    wanted = [f"agent{number}" for number in range(8)]
+    command = [sys.executable, "-c", ADDING, os.fspath(path)]
+    running = [subprocess.Popen([*command, agent], stdin=subprocess.PIPE, stderr=subprocess.PIPE) for agent in wanted]
+    for each in running:
+        assert each.stdin is not None
+        each.stdin.close()
+    for each in running:
+        with each:
+            assert each.stderr is not None and each.stderr.read() == b""
+        assert each.returncode == 0
+    assert sorted(agents(path, environ)) == wanted and os.listdir(path.parent) == ["mounts.yaml"]
 
 
 def test_a_missing_file_is_made_and_a_link_stays_one(path: Path, environ: dict[str, str], tmp_path: Path) -> None:

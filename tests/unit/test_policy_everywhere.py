@@ -374,6 +374,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "newest_passage": {"avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
     "life": {"avmfs.rpc.files"},
+    "lineage": {"avmfs.agents.backups"},
     "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),
     "idle_documents": set(),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.agents import reranking
-from avmfs.agents.reranking import PAUSE_S, Endpoint
+from avmfs.agents.reranking import AT_ONCE, PAUSE_S, Endpoint
 from avmfs.embed import weights
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
@@ -310,6 +311,18 @@ def test_one_that_hangs_costs_its_time_limit_once_and_is_asked_again_later(monke
         over.set()
         endpoint._settings = RerankSettings(endpoint=url, timeout_s=60)
         now[0] = PAUSE_S + 1
+        assert len(endpoint.judged("q", ["a"])) == 1
+
+
+def test_questions_that_found_no_thread_keep_no_room() -> None:
+    now = [0.0]
+    with served(says(by_length)) as (url, _):
+        endpoint = Endpoint(RerankSettings(endpoint=url, timeout_s=60), clock=lambda: now[0])
+        with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            for _ in range(AT_ONCE + 1):
+                with pytest.raises(EmbeddingUnavailable, match="new thread"):
+                    endpoint.judged("q", ["a"])
+                now[0] += PAUSE_S + 1
         assert len(endpoint.judged("q", ["a"])) == 1
 
 

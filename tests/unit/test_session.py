@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -191,6 +192,18 @@ def test_an_error_after_stepping_down_is_answered_and_the_loop_goes_on(kernel: K
     assert kernel.reply() == (unique, Denied.code, b"")
     unique = kernel.ask(Op.READLINK)
     assert kernel.reply() == (unique, 0, b"at once")
+
+
+def test_where_there_was_no_thread_to_lead_the_next_one_leads(kernel: Kernel) -> None:
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        unique = kernel.ask(Op.RMDIR)
+        assert kernel.reply() == (unique, errno.EIO, b"")
+    first = kernel.ask(Op.UNLINK)
+    assert kernel.waiting.wait(300)
+    second = kernel.ask(Op.READLINK)
+    assert kernel.reply() == (second, 0, b"at once")
+    kernel.let_go()
+    assert kernel.reply() == (first, 0, b"done")
 
 
 def test_a_virtual_node_is_never_served_by_who_leads(kernel: Kernel) -> None:

@@ -34,6 +34,7 @@ _MAGIC: Final = b"avmfs backup 1\n"
 _TABLE: Final = np.dtype([("hash", "S16"), ("pack", "<u4"), ("slot", "<u4")])
 _LEAST: Final = 0.5  # of a pack: with less in use, that is written again
 _PIECE: Final = 256  # pages read at once
+_NONE: Final = "no backup, or a damaged one: move it away, and the others can be used"
 
 Progress = Callable[[int, int], None]  # pages done, and how many there are
 
@@ -106,10 +107,20 @@ def newest(folder: Path, at: int | None = None) -> Backup:
     return found[-1]
 
 
-def made_between(folder: Path, since: float, until: float) -> bool:
-    """Is there one of that time (s since the epoch), by its name?"""
+def told_between(folder: Path, since: float, until: float) -> list[dict[str, Any]]:
+    """What those of that time (s since the epoch), by their names, are about; their pages are not looked at. Raises
+    StoreFailed."""
     first, last = (time.strftime(_STAMP, time.gmtime(at)) for at in (since, until))
-    return any(first < path.name[: len(last)] <= last for path in folder.glob(f"*{SUFFIX}"))
+    told = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        if first < path.name[: len(last)] <= last:
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:  # it may go meanwhile
+                file.readline()
+                try:
+                    told.append(json.loads(file.readline())["about"])
+                except (ValueError, LookupError):
+                    raise StoreFailed(_NONE, os.fspath(path)) from None
+    return told
 
 
 def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], progress: Progress = unheard) -> Backup:
@@ -246,7 +257,7 @@ def _sweep(folder: Path) -> None:
 def _read(path: Path) -> tuple[Backup, Any]:
     data = path.read_bytes()
     if not data.startswith(_MAGIC) or hashlib.sha256(data[:-32]).digest() != data[-32:]:
-        raise StoreFailed("no backup, or a damaged one: move it away, and the others can be used", os.fspath(path))
+        raise StoreFailed(_NONE, os.fspath(path))
     header, _, table = data[len(_MAGIC) : -32].partition(b"\n")
     said = json.loads(header)
     made = Backup(path, said.get("number", 0), said["at"], said["seq"], said["pages"], said["new"], said["about"])

@@ -68,13 +68,14 @@ class SharedWatch:
         """``notify`` is told what a watch of its own would tell it, until the block ends. It must not wait."""
         me = object()
         with self._mutex:
-            self._waiting[me] = notify
             if self._watch is None:
                 self._newest = None
-                self._watch = self._begin(self._tell)
-                self._watch.start()
+                watch = self._begin(self._tell)
+                watch.start()  # where there is no thread for it, nobody waits for it either
+                self._watch = watch
             elif self._newest is not None:
                 notify(self._newest)
+            self._waiting[me] = notify
         try:
             yield
         finally:

@@ -318,8 +318,9 @@ class _Watch:
     @contextlib.contextmanager
     def limit(self, db: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log limit", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="log limit", daemon=True)
+            thread.start()
+            self._thread = thread
         with self._mutex:
             self._fd, self._deadline = db.fileno(), time.monotonic() + seconds
         try:

@@ -238,17 +238,18 @@ class Checkpointer(threading.Thread):
         return os.stat(self._log).st_size
 
     def _make_room(self) -> None:
-        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            if (os.fstat(descriptor).st_size // FRAME) - AHEAD_PAGES < self._pages:
-                os.write(descriptor, bytes(ROOM))
-                os.fsync(descriptor)  # here, so that no commit has to: the file has grown
-            self._room = os.fstat(descriptor).st_size // FRAME
+            descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                if (os.fstat(descriptor).st_size // FRAME) - AHEAD_PAGES < self._pages:
+                    os.write(descriptor, bytes(ROOM))
+                    os.fsync(descriptor)  # here, so that no commit has to: the file has grown
+                self._room = os.fstat(descriptor).st_size // FRAME
+            finally:
+                os.close(descriptor)
         except OSError as e:  # the commits that need the room will say so too
             log.warning("no room can be made ahead of the store's log: %s", e)
             self._room = RESTART_PAGES + AHEAD_PAGES
-        finally:
-            os.close(descriptor)
 
     def stop(self, *, clean: bool = False) -> None:
         """End the thread. ``clean``: the log can be trusted, and is moved into the database where no reader is in the
