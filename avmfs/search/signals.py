@@ -123,7 +123,7 @@ def dialogue(table: Columns) -> Floats:
         count = int(table.sessions.max(initial=-1)) + 1
         sizes = np.maximum(np.bincount(table.sessions, minlength=count), 1)
         turns, people = (np.bincount(table.sessions, each, count) for each in (turn, person))
-        back = turns - np.maximum(np.bincount(pairs // most, minlength=count), 1) + 1  # who speaks once has not come back
+        back = turns - np.maximum(np.bincount(pairs // most, minlength=count), 1) + 1  # not who speaks once
         table.columns["dialogue"] = (np.clip(back / sizes / TURNS, 0, 1) * people / sizes)[table.sessions]
     return table.columns["dialogue"]
 
