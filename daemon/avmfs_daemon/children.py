@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_S = 500  # more would keep the loop from the other children
 QUESTION = 5  # messages: an answer is the state of every child, and an honest one asks 20 times a second of a kind
+UNKNOWN = 255  # multiprocessing's code, and none of our children's: the fork server ended, and with it this child
 HANG_UP_S = 1.0  # for a child to end after its control pipe did
 
 Message = dict[Any, Any]
@@ -240,7 +241,7 @@ class Children:
         elif process is child.current:
             if child.mountpoint is not None:
                 child.mountpoint.protect()
-            by_others = code == -signal.SIGKILL and not process.error
+            by_others = code in (-signal.SIGKILL, UNKNOWN) and not process.error
             child.lost(process, process.error or how_it_ended(code), killed=by_others)
             self._lost(child)
             if not process.told_to_stop:

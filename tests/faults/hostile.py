@@ -23,7 +23,7 @@ from tests.faults.daemons import LIMIT_S, Daemon, wait
 
 @contextmanager
 def running(daemon: Daemon, **more: str) -> Iterator[None]:
-    """This one, with mounts of which alice's is ready; ``more`` are READY_S and STOP_S."""
+    """This one, with mounts of which alice's is ready; ``more`` are READY_S, STOP_S and SHORT_LIFE_S."""
     command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | more
     with (
         open(daemon.root / "log", "w") as log,
@@ -81,6 +81,7 @@ if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
     child.READY_S = float(os.environ.get("READY_S", child.READY_S))
+    child.SHORT_LIFE_S = float(os.environ.get("SHORT_LIFE_S", child.SHORT_LIFE_S))
     for module in (children, supervisor):  # each has a name for it
         vars(module)["STOP_S"] = float(os.environ.get("STOP_S", child.STOP_S))
     # The module by its name: children import it anew.
