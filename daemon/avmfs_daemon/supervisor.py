@@ -214,11 +214,12 @@ class Supervisor:
         soonest = min(until, self._control.next_deadline(), self._children.next_deadline(), self._notifier.next_beat)
         soonest = min(soonest, self._premises.next_look, self._http.next_try)
         timeout = None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
-        for key, mask in self._selector.select(timeout):
+        events, came = self._selector.select(timeout), time.monotonic()
+        for key, mask in events:
             # An event of this round may have closed what a later one is about.
             if self._selector.get_map().get(key.fd) is key:
                 key.data(mask)
-        self._control.expire(time.monotonic())
+        self._control.expire(came)  # not by the time now: who asked while a child was started has not been heard yet
         self._notifier.beat(time.monotonic())
         if time.monotonic() >= self._premises.next_look:
             self._premises.attend(self._children, self._renew)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import stat
 import time
@@ -17,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 from avmfs_config import Settings, default_settings
-from avmfs_daemon import child_runtime, control, runtime, status_text
+from avmfs_daemon import child_runtime, control, runtime, status_text, supervisor
 from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
@@ -56,6 +57,7 @@ class Hung:
         return self.rules.change(before, settings, turn_until)
 
 
+PARTS = ("_children", "_notifier", "_premises", "_http")
 OLD = default_settings()
 NEW = replace(OLD, default_access="none")
 
@@ -196,6 +198,36 @@ def test_nobody_listening_is_not_running(tmp_path: Path) -> None:
         sock.bind(str(tmp_path / "stale"))
     with pytest.raises(control.NotRunning):
         control.stop(tmp_path / "stale", 1)
+
+
+def test_who_asks_while_a_child_is_started_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    for module in (control, supervisor):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    heard: list[str] = []
+    ours, theirs = socket.socketpair()
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as client, ours, theirs:
+        server = control.ControlServer(
+            runtime.listen(tmp_path / "s", 0o600), selector, lambda operation, peer: heard.append(operation)
+        )
+        never: Any = {"next_deadline.return_value": float("inf"), "next_beat": float("inf")}
+        other = Mock(next_look=float("inf"), next_try=float("inf"), **never)
+        of: Any = SimpleNamespace(_selector=selector, _control=server, **dict.fromkeys(PARTS, other))
+        client.connect(os.fspath(tmp_path / "s"))
+        Supervisor._turn(of, float("inf"))
+
+        def start(mask: int) -> None:
+            selector.unregister(ours)
+            client.sendall(wire.frame({"v": wire.PROTOCOL, "do": "status"}))
+            now[0] += 2 * control.PATIENCE_S
+
+        selector.register(ours, selectors.EVENT_READ, start)
+        theirs.send(b"x")
+        for _ in range(2):
+            Supervisor._turn(of, now[0] + 5)
+        assert heard == ["status"]
+        server.close()
+        server._listener.sock.close()
 
 
 def test_status_is_a_table_for_people() -> None:
