@@ -38,11 +38,12 @@ def serve(
     from avmfs.errors import AvmError
     from avmfs.logs import log_of_daemon
     from avmfs_daemon import control
-    from avmfs_daemon.entrypoints import Entries
+    from avmfs_daemon.entrypoints import Entries, have_descriptors
     from avmfs_daemon.runtime import RuntimeProblem
     from avmfs_daemon.supervisor import Supervisor
 
     log_of_daemon("supervisor")
+    have_descriptors()
     try:
         if idle_s is None:
             control.dismiss_automatic(paths)

@@ -326,7 +326,7 @@ class Supervisor:
                 child.mountpoint = Mountpoint.prepare(
                     mount.mountpoint, for_others=mount.uid not in (None, os.geteuid())
                 )
-            except MountpointError as problem:
+            except (MountpointError, OSError) as problem:
                 child.change("failed", str(problem))
             else:
                 self._takeover.renew_fd_entry(child)

@@ -126,7 +126,7 @@ class Takeover:
         return list(found)
 
     def keep(self) -> None:
-        """Let there be a holder, and mounts' processes find it. Raises RuntimeProblem."""
+        """Let there be a holder, and mounts' processes find it. Raises RuntimeProblem, OSError."""
         if self._holding is not None:
             self._replace()
             self._holding.listen_again()
@@ -143,14 +143,14 @@ class Takeover:
 
         def replace() -> None:
             holding.again()
-            self._replace = lambda: None
             self.watch(selector, children)
+            self._replace = lambda: None
             for child in children():
                 if child.fd_entry is not None and child.mountpoint is not None:
                     holding.put(child.fd_entry, BELOW, child.mountpoint.descriptor)
 
         self._replace = replace
-        with contextlib.suppress(runtime.RuntimeProblem):  # there may be no runtime directory just now: see `keep`
+        with contextlib.suppress(runtime.RuntimeProblem, OSError):  # perhaps no runtime directory just now: see `keep`
             replace()
 
     def _take_over(
