@@ -59,7 +59,10 @@ def check_owner(path: Path, hooks: tuple[Hook, ...], providers: Sequence[object]
         return
     key = "hooks" if hooks else "providers"
     for place in (path, path.parent):
-        found = os.stat(place)
+        try:
+            found = os.stat(place)
+        except OSError as e:  # it is being replaced
+            raise ConfigError(path.name, key, f"{place}: {e.strerror}") from None
         if found.st_uid not in (os.geteuid(), 0):
             raise ConfigError(path.name, key, f"{place} belongs to uid {found.st_uid}: chown it to run {key}")
         # In a directory with the sticky bit others cannot replace the file.

@@ -149,7 +149,7 @@ class Child:
         which says nothing about whether its successor will live."""
         self.current = None
         lived = time.monotonic() - process.ready_at if process and process.ready_at is not None else 0.0
-        self._quick_ends = 0 if lived > SHORT_LIFE_S else self._quick_ends + (not killed)
+        self._quick_ends = 0 if lived > SHORT_LIFE_S else self._quick_ends + (process is not None and not killed)
         if lived > SHORT_LIFE_S or killed:
             self._pause = FIRST_PAUSE_S
             self.retry_at = time.monotonic()

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_S = 500  # more would keep the loop from the other children
 QUESTION = 5  # messages: an answer is the state of every child, and an honest one asks 20 times a second of a kind
+UNKNOWN = 255  # multiprocessing's code, and none of our children's: the fork server ended, and with it this child
 HANG_UP_S = 1.0  # for a child to end after its control pipe did
 
 Message = dict[Any, Any]
@@ -172,31 +173,28 @@ class Children:
         if self._halted:
             child.retry_at = time.monotonic()
             return
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            control, control_theirs = self._context.Pipe()
-            embedding, embedding_theirs = self._context.Pipe()
-            for end in (control, embedding):
-                ours.enter_context(end)
-            for end in (control_theirs, embedding_theirs):
-                theirs.enter_context(end)
-            spec = self._spec_for(child, control_theirs, embedding_theirs)
-            try:
+        try:
+            with contextlib.ExitStack() as ends:  # of which the child has its own by then
+                control, control_theirs = map(ends.enter_context, self._context.Pipe())
+                embedding, embedding_theirs = self._context.Pipe()
+                ends.enter_context(embedding_theirs)
+                spec = self._spec_for(child, control_theirs, embedding_theirs)
+                if spec.embedding is None:
+                    embedding.close()
+                else:
+                    self._serve(embedding, child.name)
                 process = child.start(self._context, self._entries.of(child.kind), spec, control)
-            except (OSError, EOFError) as e:
-                log.error("%s: cannot be started: %s", child.name, e)
-                child.lost(None, f"cannot be started: {e}")
-                return
-            ours.pop_all()
-        if spec.embedding is None:
-            embedding.close()
-        else:
-            self._serve(embedding, child.name)
-        self._selector.register(process.sentinel, selectors.EVENT_READ, lambda mask: self._died(child, process))
-        process.stream.attend(
-            self._selector,
-            lambda messages: self._listen(child, process, messages),
-            lambda reason: self._hang_up(process, reason),
-        )
+            process.stream.attend(
+                self._selector,
+                lambda messages: self._listen(child, process, messages),
+                lambda reason: self._hang_up(process, reason),
+            )
+            self._selector.register(process.sentinel, selectors.EVENT_READ, lambda mask: self._died(child, process))
+        except (OSError, EOFError, RuntimeError) as e:  # no descriptor, no process, no thread
+            log.error("%s: cannot be started: %s", child.name, e)
+            if child.current is not None:
+                child.current.bury()
+            child.lost(None, f"cannot be started: {e}")
 
     def _hang_up(self, process: ChildProcess, reason: Closed) -> None:
         """The child's end follows; one that lives on without its pipe could not be told to stop."""
@@ -240,7 +238,7 @@ class Children:
         elif process is child.current:
             if child.mountpoint is not None:
                 child.mountpoint.protect()
-            by_others = code == -signal.SIGKILL and not process.error
+            by_others = code in (-signal.SIGKILL, UNKNOWN) and not process.error
             child.lost(process, process.error or how_it_ended(code), killed=by_others)
             self._lost(child)
             if not process.told_to_stop:

@@ -89,7 +89,7 @@ class EmbeddingService:
         self._model, self._dimension = "", 0
         self._requests = self._texts = self._remembered_texts = 0
         self._queries = Remembered(QUERIES)
-        self._computing = False
+        self._computing = set[str]()
 
     def load(self, factory: Callable[[], Embedder] | None) -> None:
         """Load an engine in a thread and use it from then on; None turns the service off."""
@@ -102,13 +102,17 @@ class EmbeddingService:
             self._refuse_all()
             if factory is None:
                 return
-            if not self._computing:
-                for queue, name in ((self._urgent, "embed queries"), (self._waiting, "embed")):
-                    threading.Thread(target=self._compute, args=(queue,), name=name, daemon=True).start()
-                self._computing = True
             number = self._loads
-        trying = partial(self._load, factory, number), self._ready, lambda: number != self._loads
-        threading.Thread(target=until_it_loads, args=trying, name="load model", daemon=True).start()
+            trying = partial(self._load, factory, number), self._ready, lambda: number != self._loads
+            try:
+                for queue, name in ((self._urgent, "embed queries"), (self._waiting, "embed")):
+                    if name not in self._computing:
+                        threading.Thread(target=self._compute, args=(queue,), name=name, daemon=True).start()
+                        self._computing.add(name)
+                threading.Thread(target=until_it_loads, args=trying, name="load model", daemon=True).start()
+            except RuntimeError as e:  # no thread to be had: the next load may get one
+                self._state, self._reason = "failed", str(e)
+                log.error("no semantic search: %s", e)
 
     def serve(self, connection: Connection, name: str) -> None:
         """Answer this pipe until its other end is closed. Takes the connection over."""

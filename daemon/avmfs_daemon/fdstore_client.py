@@ -43,7 +43,7 @@ def identity(mount: Mount | None, database: Path, device: str) -> dict[str, Any]
     return {"mount": repr(mount), "store": [found.st_dev, found.st_ino], "device": device}
 
 
-class FdStoreLost(Exception):
+class FdStoreLost(runtime.RuntimeProblem):
     """The holder does not answer."""
 
 
@@ -118,11 +118,12 @@ class FdStoreClient:
         return self._line.sock.fileno()
 
     def again(self) -> None:
-        """After its end: another holder. Children find it by themselves. RuntimeProblem: can be repeated."""
+        """After its end: another holder. Children find it by themselves. RuntimeProblem, OSError: can be repeated."""
         self._line.sock.close()
         self.pid = 0  # it may be another process's by now
         if self._process is not None:
-            self._process.wait(ANSWER_S)
+            self._process.kill()  # one that could not be reached when it was started
+            self._process.wait()
         self._start()
 
     def fits(self, fd_entry: str, mount: Mount, database: Path) -> bool:
@@ -163,6 +164,10 @@ class FdStoreClient:
             if self.pid > 1:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(self.pid, signal.SIGKILL)
+
+    def leave(self) -> None:
+        """To whoever comes next, within the limit."""
+        self._line.sock.close()
 
     def end(self) -> None:
         with _logged("the holder is not ended"):

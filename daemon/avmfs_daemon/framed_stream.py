@@ -42,8 +42,8 @@ class FramedStream:
     ) -> None:
         """From now on frames go to `got` as they come in, and the end to `lost`, which closes; `got` may raise Closed.
         Whoever has the selector calls its data with the event's mask."""
-        self._selector, self._got, self._lost = selector, got, lost
         selector.register(self.descriptor, selectors.EVENT_READ, self._ready)
+        self._selector, self._got, self._lost = selector, got, lost
 
     def tell(self, value: Any) -> None:
         """`send`, to one that is attended to and not closed."""

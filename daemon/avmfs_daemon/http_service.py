@@ -6,6 +6,7 @@ alone. It must not know what is served.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import socket
@@ -126,15 +127,19 @@ class HttpService:
     def _listen(self, where: Endpoint | None) -> None:
         if where is None:
             return
-        listener = socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer of two pieces waits 40 ms else
-            listener.bind((where.host, where.port))
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
+            with contextlib.ExitStack() as stack:
+                family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+                listener = stack.enter_context(socket.socket(family))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+                )  # an answer of two pieces waits 40 ms else
+                listener.bind((where.host, where.port))
+                listener.listen(BACKLOG)
+                listener.setblocking(False)
+                stack.pop_all()
         except OSError as e:
-            listener.close()
             self.problem = f"cannot listen on {where}: {e.strerror or e}"
             self.next_try = time.monotonic() + RETRY_S
             return

@@ -51,7 +51,11 @@ class RerankService:
             self._changed.notify_all()
         if reranker is not None:
             trying = partial(self._try, reranker), self._changed, lambda: self._reranker is not reranker
-            threading.Thread(target=until_it_loads, args=trying, name="load re-ranker", daemon=True).start()
+            try:
+                threading.Thread(target=until_it_loads, args=trying, name="load re-ranker", daemon=True).start()
+            except RuntimeError as e:  # no thread to be had: the next load may get one
+                self._state, self._reason = "failed", str(e)
+                log.error("no re-ranker: %s", e)
 
     def status(self) -> dict[str, str]:
         with self._changed:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 from avmfs_config import ConfigError, Paths
@@ -38,11 +39,12 @@ def serve(
     from avmfs.errors import AvmError
     from avmfs.logs import log_of_daemon
     from avmfs_daemon import control
-    from avmfs_daemon.entrypoints import Entries
+    from avmfs_daemon.entrypoints import Entries, have_descriptors
     from avmfs_daemon.runtime import RuntimeProblem
     from avmfs_daemon.supervisor import Supervisor
 
     log_of_daemon("supervisor")
+    have_descriptors()
     try:
         if idle_s is None:
             control.dismiss_automatic(paths)
@@ -81,10 +83,14 @@ def start_detached(paths: Paths, environ: Mapping[str, str], idle_s: float | Non
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.close(reading)
+        command = os.fdopen(writing, "w")  # it prints what is written here, until it is told how the start went
         try:
-            _detach_and_serve(paths, environ, writing, idle_s)
-        except BaseException as e:  # the launching command prints what is written here
-            os.write(writing, json.dumps({"error": str(e) or type(e).__name__}).encode())
+            _detach_and_serve(paths, environ, command, idle_s)
+        except BaseException as e:
+            if not command.closed:
+                _tell(command, {"error": str(e) or type(e).__name__})
+            elif isinstance(e, Exception):  # no second signal at the end
+                logging.getLogger(__name__).exception("ended by an error")
         finally:
             os._exit(1)
     os.close(writing)
@@ -102,7 +108,12 @@ def start_detached(paths: Paths, environ: Mapping[str, str], idle_s: float | Non
         sys.exit(1)
 
 
-def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int, idle_s: float | None) -> NoReturn:
+def _tell(command: TextIO, outcome: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError), command:  # whoever called `start` was killed meanwhile: the daemon is up
+        json.dump(outcome, command)
+
+
+def _detach_and_serve(paths: Paths, environ: Mapping[str, str], command: TextIO, idle_s: float | None) -> NoReturn:
     from daemon.daemon import DaemonContext  # python-daemon's, not the folder that this package is in
 
     os.umask(0o077)  # the directories above the log are made here, before DaemonContext sets it
@@ -112,20 +123,15 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int, id
         path.replace(path.with_suffix(".log.1"))
     log = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a")
 
-    def tell(outcome: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # whoever called `start` was killed meanwhile: the daemon is up
-            os.write(writing, json.dumps(outcome).encode())
-        os.close(writing)
-
     with DaemonContext(
-        detach_process=True, umask=0o077, files_preserve=[writing, log], stdout=log, stderr=log, working_directory="/"
+        detach_process=True, umask=0o077, files_preserve=[command, log], stdout=log, stderr=log, working_directory="/"
     ):
         leave(
             serve(
                 paths,
                 environ,
-                started=lambda problems: tell({"pid": os.getpid(), "problems": problems}),
-                failed=lambda reason: tell({"error": reason}),
+                started=lambda problems: _tell(command, {"pid": os.getpid(), "problems": problems}),
+                failed=lambda reason: complain(reason) if command.closed else _tell(command, {"error": reason}),
                 idle_s=idle_s,
             )
         )

@@ -23,7 +23,7 @@ from tests.faults.daemons import LIMIT_S, Daemon, wait
 
 @contextmanager
 def running(daemon: Daemon, **more: str) -> Iterator[None]:
-    """This one, with mounts of which alice's is ready; ``more`` are READY_S and STOP_S."""
+    """This one, with mounts of which alice's is ready; ``more`` are READY_S, STOP_S and SHORT_LIFE_S."""
     command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | more
     with (
         open(daemon.root / "log", "w") as log,
@@ -78,13 +78,22 @@ def mount(spec: ChildSpec) -> None:
     time.sleep(60)
 
 
+def writer(spec: ChildSpec) -> None:
+    """One that does not get ready, in which way $WRITER says."""
+    if os.environ["WRITER"] == "hangs":
+        spec.control.poll(None)
+    os._exit(3)
+
+
 if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
     child.READY_S = float(os.environ.get("READY_S", child.READY_S))
+    child.SHORT_LIFE_S = float(os.environ.get("SHORT_LIFE_S", child.SHORT_LIFE_S))
     for module in (children, supervisor):  # each has a name for it
         vars(module)["STOP_S"] = float(os.environ.get("STOP_S", child.STOP_S))
     # The module by its name: children import it anew.
-    from tests.faults.hostile import mount as entry
+    from tests.faults import hostile
 
-    leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))
+    entries = Entries(mount=hostile.mount, **({"writer": hostile.writer} if "WRITER" in os.environ else {}))
+    leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=entries))

@@ -661,6 +661,30 @@ def test_a_daemon_goes_on_when_the_command_that_started_it_is_killed(daemon: Dae
     assert " ERROR " not in daemon.log() and "Traceback" not in daemon.log(), daemon.log()
 
 
+ENDS = """
+import sys
+from avmfs_daemon import start, supervisor
+from avmfs_daemon.cli_context import paths_and_environ
+from avmfs.errors import StoreFailed
+def ends(self):
+    raise eval(sys.argv[1])("out of luck")
+supervisor.Supervisor._load_model = ends  # the first thing after a start
+start.start_detached(*paths_and_environ())
+"""
+
+
+@pytest.mark.logs("ended by an error", "RuntimeError: out of luck")
+@pytest.mark.parametrize("error", ["RuntimeError", "StoreFailed"])
+def test_a_detached_daemon_that_ends_by_an_error_says_so_in_its_log(daemon: Daemon, error: str) -> None:
+    daemon.mounts()
+    command = [sys.executable, "-c", ENDS, error]
+    done = subprocess.run(command, env=daemon.environ, cwd=daemon.root, capture_output=True, text=True, timeout=LIMIT_S)
+    assert "is running" in done.stdout, done
+    wait(lambda: not alive(int(done.stdout.rpartition(" ")[2].strip(")\n"))))
+    assert "out of luck" in daemon.log() and "Bad file descriptor" not in daemon.log(), daemon.log()
+    assert ("Traceback" in daemon.log()) == (error == "RuntimeError")
+
+
 @pytest.mark.logs("cannot note the mountpoints")
 def test_a_runtime_directory_that_takes_no_note_holds_up_neither_a_start_nor_a_stop(daemon: Daemon) -> None:
     """As on a full disk."""

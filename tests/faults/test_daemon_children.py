@@ -6,6 +6,7 @@ import os
 import signal
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from avmfs_daemon.child import FIRST_PAUSE_S
@@ -42,6 +43,21 @@ def test_a_child_that_is_at_work_has_the_time_that_it_needs_and_one_that_hangs_h
         assert daemon.mount("eve-labours")["restarts"] == 0
         wait(lambda: daemon.mount("eve-hangs")["state"] == "failed")
         assert daemon.mount("eve-hangs")["error"] == "did not get ready in time"
+
+
+def test_a_fork_server_that_always_dies_ends_no_mount(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    with running(daemon, SHORT_LIFE_S="1000"):
+        with open(daemon.at("alice") / "memory/note", "w", buffering=1) as file:
+            for number in range(4):
+                file.write(f"{number}\n")
+                victim = daemon.mount("alice")["pid"]
+                fork_server = int(Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[1])
+                os.kill(fork_server, signal.SIGKILL)
+                wait(lambda before=victim: daemon.mount("alice")["pid"] not in (before, None))
+                wait(lambda: daemon.state("alice") == "ready")
+            daemon.family()
+        assert (daemon.at("alice") / "memory/note").read_text() == "0\n1\n2\n3\n"
 
 
 def ends(daemon: Daemon, name: str) -> list[datetime]:

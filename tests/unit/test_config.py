@@ -43,7 +43,7 @@ from avmfs_config import (
 )
 from avmfs_config.consolidate import CONSOLIDATE, DIGEST, ConsolidateSettings, DigestSettings
 from avmfs_config.gossip import GOSSIP
-from avmfs_config.outbox import WEBHOOKS
+from avmfs_config.outbox import WEBHOOKS, check_owner
 from avmfs_config.parse import Readers, readers_of
 
 ENVIRON = {"HOME": "/home/ada", "TEAM": "red"}
@@ -785,6 +785,11 @@ def test_hooks_are_refused_in_a_file_of_another_user(tmp_path: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(ConfigError, match="belongs to uid 12345"):
         load_settings(path, ENVIRON)
+
+
+def test_a_file_that_goes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.yaml: No such file or directory"):
+        check_owner(tmp_path / "config.yaml", (Hook("*", ("/bin/true",)),))
 
 
 @pytest.mark.parametrize(

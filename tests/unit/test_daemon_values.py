@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
+import selectors
+import signal
 import socket
 import stat
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +24,26 @@ from unittest.mock import Mock
 
 import pytest
 from avmfs_config import Settings, default_settings
-from avmfs_daemon import child_runtime, control, runtime, status_text
+from avmfs_config.gossip import Endpoint
+from avmfs_config.http import HttpSettings
+from avmfs_daemon import child_runtime, control, fdstore_client, forkserver, runtime, status_text, supervisor
 from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
+from avmfs_daemon.children import Children
+from avmfs_daemon.embedding import EmbeddingService
+from avmfs_daemon.fdstore_client import FdStoreLost
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
+from avmfs_daemon.http_service import HttpService
+from avmfs_daemon.mountpoint import Mountpoint
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.supervisor import Supervisor
+from avmfs_daemon.takeover import Takeover
 from avmfs_daemon.writer_rules import WriterRules
 
 from avmfs import wire
 from avmfs.errors import Busy
+from tests.faults.daemons import wait
+from tests.hashing import HashingEmbedding
 
 
 def test_rules_survive_the_pipe() -> None:
@@ -56,6 +73,7 @@ class Hung:
         return self.rules.change(before, settings, turn_until)
 
 
+PARTS = ("_children", "_notifier", "_premises", "_http")
 OLD = default_settings()
 NEW = replace(OLD, default_access="none")
 
@@ -196,6 +214,140 @@ def test_nobody_listening_is_not_running(tmp_path: Path) -> None:
         sock.bind(str(tmp_path / "stale"))
     with pytest.raises(control.NotRunning):
         control.stop(tmp_path / "stale", 1)
+
+
+def test_who_asks_while_a_child_is_started_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    for module in (control, supervisor):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    heard: list[str] = []
+    ours, theirs = socket.socketpair()
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as client, ours, theirs:
+        server = control.ControlServer(
+            runtime.listen(tmp_path / "s", 0o600), selector, lambda operation, peer: heard.append(operation)
+        )
+        never: Any = {"next_deadline.return_value": float("inf"), "next_beat": float("inf")}
+        other = Mock(next_look=float("inf"), next_try=float("inf"), **never)
+        of: Any = SimpleNamespace(_selector=selector, _control=server, **dict.fromkeys(PARTS, other))
+        client.connect(os.fspath(tmp_path / "s"))
+        Supervisor._turn(of, float("inf"))
+
+        def start(mask: int) -> None:
+            selector.unregister(ours)
+            client.sendall(wire.frame({"v": wire.PROTOCOL, "do": "status"}))
+            now[0] += 2 * control.PATIENCE_S
+
+        selector.register(ours, selectors.EVENT_READ, start)
+        theirs.send(b"x")
+        for _ in range(2):
+            Supervisor._turn(of, now[0] + 5)
+        assert heard == ["status"]
+        server.close()
+        server._listener.sock.close()
+
+
+def once(error: Exception, well: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that raises the error at its first call."""
+    errors = [error]
+
+    def called(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return well(*arguments)
+
+    return called
+
+
+@pytest.mark.parametrize("missing", ["thread", "pipe", "place in the selector"])
+def test_a_child_for_which_something_is_missing_is_tried_again(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, none = multiprocessing.get_context("spawn"), OSError(errno.EMFILE, "Too many open files")
+    served: list[str] = []
+
+    def serve(connection: Connection, name: str) -> None:
+        connection.close()
+        served.append(name)
+
+    serving: Callable[..., Any] = serve
+    with selectors.DefaultSelector() as selector:
+        if missing == "thread":
+            serving = once(RuntimeError("can't start new thread"), serve)
+        elif missing == "pipe":
+            monkeypatch.setattr(context, "Pipe", once(none, context.Pipe), raising=False)
+        else:
+            monkeypatch.setattr(selector, "register", once(none, selector.register))
+        children = Children(
+            selector,
+            context,
+            Mock(of=lambda kind: print),
+            spec_for=lambda child, control, embedding: SimpleNamespace(embedding=embedding, fd_entry=None),  # type: ignore
+            serve=serving,
+            heard=Mock(),
+            lost=Mock(),
+            gone=Mock(),
+            fd_entries=Mock(),
+        )
+        children.add(child := Child("keeper", "keeper"))
+        assert child.current is None and "cannot be started" in child.error and not selector.get_map()
+        while child.current is None:
+            time.sleep(max(0.0, children.next_deadline() - time.monotonic()))
+            children.tend()
+        assert len(selector.get_map()) == 2 and served
+        children.halt([child])
+        assert not selector.get_map()
+
+
+@pytest.mark.skipif(forkserver.SPAWNS, reason="has no holder")
+@pytest.mark.parametrize("what", ["process", "answer"])
+def test_a_holder_that_cannot_be_replaced_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    takeover = Takeover(tmp_path, [], tmp_path / "avm.db", {})
+    before = takeover.holder_pid
+    assert before
+    with selectors.DefaultSelector() as selector:
+        takeover.watch(selector, list)
+        os.kill(before, signal.SIGKILL)
+        ((key, mask),) = selector.select(300)
+        with monkeypatch.context() as patch:
+            if what == "process":
+                patch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError))
+            else:
+                patch.setattr(fdstore_client, "_Line", Mock(side_effect=FdStoreLost))
+            key.data(mask)
+            with pytest.raises((RuntimeProblem, OSError)):
+                takeover.keep()
+        takeover.keep()
+        assert selector.get_map() and takeover.holder_pid not in (0, before)
+    takeover.end()
+
+
+def test_a_mount_whose_directory_cannot_be_looked_at_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mountpoint, "prepare", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    of = Mock(**{"_takeover.bequeath.return_value": False})
+    Supervisor._add(of, Mock(uid=None))
+    (child,) = of._children.add.call_args.args
+    assert child.state == "failed" and "Too many open files" in child.error
+
+
+def test_an_address_of_a_family_that_the_machine_has_not_is_a_problem_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=OSError(errno.EAFNOSUPPORT, "Address family not supported")))
+    service = HttpService(Mock())
+    service.follow(HttpSettings(listen=Endpoint("::1", 0)))
+    assert "Address family not supported" in service.problem and service.next_try < float("inf")
+
+
+def test_a_model_for_which_there_is_no_thread_has_failed_until_the_next_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = EmbeddingService()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        service.load(HashingEmbedding)
+        service.reranking.load(Mock())
+        for status in (service.status(), service.reranking.status()):
+            assert (status["state"], status["reason"]) == ("failed", "can't start new thread")
+    service.load(HashingEmbedding)
+    wait(lambda: service.status()["state"] == "ready")
 
 
 def test_status_is_a_table_for_people() -> None:
