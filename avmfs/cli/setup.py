@@ -38,7 +38,7 @@ _MOUNT_KEYS = """\
 """
 _CONFIG = """\
 # yaml-language-server: $schema={schema}
-# All keys are optional; what stands here commented out is the default. avm config shows what is in force.
+# All keys are optional; what is commented out here are examples. avm config shows what is in force.
 
 # permissions:                 # the first rule that matches path and agent decides; replaces the default list
 #   - {{pattern: "/memory/finance/*", access: none, agents: [guest]}}
