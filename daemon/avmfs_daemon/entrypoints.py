@@ -77,7 +77,8 @@ def run_writer(spec: ChildSpec) -> None:
             applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
             if position(applier.db) is not None:
                 raise Invalid(
-                    "this store is shared with other hosts: config.yaml needs `store.log` (avm cluster leave)"
+                    "this store is shared with other hosts: put `store.log` back into config.yaml; to go on alone,"
+                    " avm cluster leave, and then take it out"
                 )
             applier.alone(OPERATOR, "settle", {})
             if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
