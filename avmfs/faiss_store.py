@@ -24,6 +24,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.embedding import EmbeddingStore, Match, NodeSource, Rows, StoredNode, Vectors
 from avmfs.errors import Invalid
+from avmfs.extras import bring
 
 __all__ = ["FAISSEmbeddingStore", "IndexType", "Match", "StoredNode", "get_faiss_store"]
 
@@ -113,6 +114,6 @@ def _faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise EmbeddingUnavailable("faiss-cpu is not installed") from error
+        raise EmbeddingUnavailable(f"faiss-cpu is not installed ({bring('faiss')})") from error
     faiss.omp_set_num_threads(1)
     return faiss

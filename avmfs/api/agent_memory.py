@@ -132,8 +132,11 @@ class AgentMemory:
 
     # Finding ---------------------------------------------------------------------------------------------------
 
-    def recall(self, query: str, max_tokens: int = 4000, min_relevance: float = 0.3, strategy: str = "balanced") -> str:
-        """What is relevant to the query, in at most ``max_tokens`` tokens; "" when nothing is."""
+    def recall(
+        self, query: str, max_tokens: int | None = None, min_relevance: float | None = None, strategy: str = "balanced"
+    ) -> str:
+        """What is relevant to the query, in at most ``max_tokens`` tokens; "" when nothing is. What is not named is as
+        config.yaml has it: 4000 tokens, a relevance of 0.3."""
         found = self._door.call(
             "recall", q=query, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy
         )

@@ -7,6 +7,7 @@ would read it is never written.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from avmfs.cli.hooked import END, NATIVE
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import show
 from avmfs.errors import Invalid
+from avmfs.extras import bring
 from avmfs.text.escapes import escaped
 from avmfs.text.sniff import is_crlf
 
@@ -377,6 +379,8 @@ def setup_(
     ]
     value = {"agent": wanted.agent, "changed": [str(file) for file in changed], "client": client, "parts": told}
     after = "" if remove else f"{CLIENTS[client]} is agent {wanted.agent}; restart it\n"
+    if not remove and importlib.util.find_spec("mcp") is None:
+        after += f"avm-mcp needs more: {bring('mcp')}\n"
     show(value, "".join(lines) + after, prose=False)
 
 

@@ -55,7 +55,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "link": "avm link /shared/a.md /shared/b.md follows",
         "verify": "avm verify /shared/report.md",
         "links": "avm links /shared/a.md",
-        "tag": "avm tag /shared/plan.md +release",
+        "tag": "avm tag /shared/plan.md release",
         "stats": "avm stats /shared",
     },
     "Together": {

@@ -16,6 +16,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import locations, show
 from avmfs.cli.storing import storing
+from avmfs.extras import bring
 from avmfs.text.escapes import visible
 
 
@@ -43,7 +44,7 @@ def _installation() -> Iterator[Finding]:
     try:
         yield Finding("mcp", "ok", importlib.metadata.version("mcp"))
     except importlib.metadata.PackageNotFoundError:
-        yield Finding("mcp", "note", "not installed; avm-mcp needs it", 'pip install "avmfs[mcp]"')
+        yield Finding("mcp", "note", "not installed; avm-mcp needs it", bring("mcp"))
 
 
 def _configuration(where: Paths) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, locations, show, working
 from avmfs.embed import universal
 from avmfs.errors import Exists, Invalid
+from avmfs.extras import bring
 from avmfs.text.escapes import escaped
 
 _MOUNTS = """\
@@ -37,7 +38,7 @@ _MOUNT_KEYS = """\
 """
 _CONFIG = """\
 # yaml-language-server: $schema={schema}
-# All keys are optional; what stands here commented out is the default. avm config shows what is in force.
+# All keys are optional; what is commented out here are examples. avm config shows what is in force.
 
 # permissions:                 # the first rule that matches path and agent decides; replaces the default list
 #   - {{pattern: "/memory/finance/*", access: none, agents: [guest]}}
@@ -115,7 +116,7 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
         "written": [str(path) for path in wanted] if not dry_run else [],
     }
     following = (
-        *((universal.BRING,) if multilingual and universal.lacking() else ()),
+        *((bring("multilingual"),) if multilingual and universal.lacking() else ()),
         "avm-daemon start --daemon",
         f"echo hello > {escaped(str(first))}/memory/hello.md",
         f"avm -a {names[0]} recall hello",

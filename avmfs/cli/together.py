@@ -122,6 +122,8 @@ def subscriptions_(action: str, ids: tuple[str, ...], dead: bool, mark_read: boo
     anew, all or those with these IDS (of --dead)."""
     if (ids and action != "redeliver") or (mark_read and action != "notices") or (dead and action != "list"):
         raise click.UsageError("IDS belong to redeliver, --mark-read to notices, --dead to the list")
+    if everybody and (dead or action != "list"):
+        raise click.UsageError("--all to the list of subscriptions alone")
     with door() as memory:
         if action == "redeliver":
             found = memory.call("redeliver", messages=[*ids] or None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from avmfs.codeindex.languages import CONTAINERS, Language
 from avmfs.errors import Invalid
+from avmfs.extras import bring
 from avmfs.text import segment
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _grammar(language: Language) -> tuple[Parser, Query, Query]:
 
         module = importlib.import_module(language.package)
     except ImportError as e:
-        raise Invalid(f"the index of code needs its parsers ({e.name}): pip install 'avmfs[index]'") from None
+        raise Invalid(f"the index of code needs its parsers ({e.name}): {bring('index')}") from None
     grammar = tree_sitter.Language(getattr(module, language.grammar)())
     queries = (tree_sitter.Query(grammar, each) for each in (language.symbols, language.calls))
     return tree_sitter.Parser(grammar), next(queries), next(queries)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from avmfs.codeindex.languages import BY_SUFFIX
 from avmfs.errors import Invalid
+from avmfs.extras import bring
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -35,7 +36,7 @@ def files(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, os.stat_res
     try:
         import pathspec
     except ImportError:
-        raise Invalid("the index of code needs its parsers (pathspec): pip install 'avmfs[index]'") from None
+        raise Invalid(f"the index of code needs its parsers (pathspec): {bring('index')}") from None
     if not root.is_dir():
         raise Invalid("not a directory", os.fspath(root))
     waiting: list[tuple[str, list[tuple[str, GitIgnoreSpec]]]] = [("", [])]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from avmfs.embed import onnx_file
 from avmfs.embed.protocol import EmbeddingUnavailable
+from avmfs.extras import bring
 
 _OPSET: Final = 17  # the first with LayerNormalization
 _IR: Final = 9  # what ONNX Runtime 1.19 reads
@@ -46,7 +47,7 @@ def model(folder: Path) -> bytes:
     if kind != ("bert", "gelu", "absolute"):
         raise EmbeddingUnavailable(
             f"{folder} has a model of another form ({', '.join(map(str, kind))}); an ONNX model is made of BERT alone."
-            " Put the model's own model.onnx there, or pip install 'avmfs[torch]' and set embedding: {engine: torch}"
+            f" Put the model's own model.onnx there, or {bring('torch')} and set embedding: {{engine: torch}}"
         )
     try:
         return _Graph(config, weights).model()

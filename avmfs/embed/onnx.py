@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from avmfs.embed import bert, knowledge, weights
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.extras import bring
 
 Precision = Literal["fp32", "int8"]
 
@@ -188,7 +189,7 @@ def _quantise(found: weights.Weights, file: Path) -> None:
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
-        what = f"{error.name} is needed once, for 8-bit weights (pip install 'avmfs[int8]')"
+        what = f"{error.name} is needed once, for 8-bit weights ({bring('int8')})"
         raise EmbeddingUnavailable(what) from error
     if source is None:
         source = file.with_name("fp32.onnx")

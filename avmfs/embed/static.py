@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from avmfs.embed import knowledge
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.extras import bring
 
 WORDLLAMA: Final = "wordllama-256"
 CHARACTERS: Final = 8192
@@ -76,7 +77,7 @@ class StaticEmbedding:
             return self._path.name, self._path / "model.safetensors", self._path / "tokenizer.json"
         spec = importlib.util.find_spec("wordllama")
         if spec is None or spec.origin is None:
-            raise EmbeddingUnavailable("wordllama is not installed (pip install 'avmfs[static]'), and no path is set")
+            raise EmbeddingUnavailable(f"wordllama is not installed ({bring('static')}), and no path is set")
         package = Path(spec.origin).parent
         return (
             WORDLLAMA,
@@ -91,7 +92,7 @@ class _Table:
             from safetensors.numpy import load
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise EmbeddingUnavailable(f"{error.name} is not installed (pip install 'avmfs[static]')") from error
+            raise EmbeddingUnavailable(f"{error.name} is not installed ({bring('static')})") from error
         try:
             data = table.read_bytes()
             tensors: dict[str, NDArray[Any]] = load(data)

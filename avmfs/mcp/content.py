@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from avmfs import paths
 from avmfs.errors import Invalid, NotDirectory, NotFound
 from avmfs.mcp.registry import Call, Result
 
@@ -29,7 +30,11 @@ class Content(Result):
 
 
 def read(call: Call, path: str, offset: int, limit: int) -> Content:
-    """Up to ``limit`` bytes of a file or view from ``offset``; a character is not cut in two. Raises AvmError."""
+    """Up to ``limit`` bytes of a file or view from ``offset``; a character is not cut in two. Raises AvmError;
+    Invalid for what claims: a client may ask again, and read on its own account."""
+    view = paths.parse_view(paths.raw(path.rstrip("/").rpartition("/")[2]))
+    if view is not None and view.view == "next":
+        raise Invalid("reading it claims a file: avm_claim with action=next does", path)
     found = call.door("read", path=path, offset=offset, limit=limit, banner=False, whole=False)
     data, more = bytes(found["data"]), bool(found["more"])
     text, used, encoding = decoded(data, more)

@@ -166,7 +166,7 @@ class Fetched(Result):
     missing: list[str] = Field(description="Targets that could not be read, each with the reason.")
 
 
-@tool("Fetch", reads=True)
+@tool("Fetch", repeatable=True)
 def avm_fetch(
     call: Call,
     targets: Annotated[

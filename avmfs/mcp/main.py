@@ -18,6 +18,7 @@ import click
 
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Invalid
+from avmfs.extras import bring
 from avmfs.logs import log_to_stderr
 from avmfs.text.escapes import visible
 
@@ -134,6 +135,9 @@ def main() -> NoReturn:
         code = USAGE if isinstance(e, Invalid) else TEMPORARY if isinstance(e, Busy) else REFUSED
     except OSError as e:
         print(f"avm-mcp: {visible(str(e))}", file=sys.stderr)
+        code = REFUSED
+    except ImportError as e:
+        print(f"avm-mcp: it needs more: {bring('mcp')} ({e})", file=sys.stderr)
         code = REFUSED
     except ValueError as e:  # ConfigError: the message names file, key and reason
         print(f"avm-mcp: {visible(str(e))}", file=sys.stderr)

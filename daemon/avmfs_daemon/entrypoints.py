@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from avmfs_config import Mount, Paths
 
 from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
+from avmfs.extras import bring
 from avmfs.store.sharedlog.engines import host_name, shared_log
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
@@ -76,7 +77,8 @@ def run_writer(spec: ChildSpec) -> None:
             applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
             if position(applier.db) is not None:
                 raise Invalid(
-                    "this store is shared with other hosts: config.yaml needs `store.log` (avm cluster leave)"
+                    "this store is shared with other hosts: put `store.log` back into config.yaml; to go on alone,"
+                    " avm cluster leave, and then take it out"
                 )
             applier.alone(OPERATOR, "settle", {})
             if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
@@ -411,7 +413,7 @@ def run_http(spec: ChildSpec) -> None:
         try:
             from avmfs.http.service import Server
         except ImportError as e:
-            raise StoreFailed(f"the HTTP service needs more: pip install 'avmfs[http]' ({e})") from None
+            raise StoreFailed(f"the HTTP service needs more: {bring('http')} ({e})") from None
         from avmfs.http.doors import Caller
 
         assert spec.listener is not None

@@ -87,7 +87,9 @@ def _outbox(said: dict[str, Any]) -> list[str]:
         f" {said['sent']} delivered{due}"
     ]
     if said["dead"]:
-        lines.append(f"           {said['dead']} dead letters: avm subscriptions --dead (of hooks: --operator)")
+        lines.append(
+            f"           {said['dead']} dead letters: avm subscriptions --dead -a AGENT (of hooks: --operator)"
+        )
     return lines
 
 

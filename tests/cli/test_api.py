@@ -284,6 +284,18 @@ def test_nobody_in_particular_reads_what_every_agent_may_see_and_changes_nothing
     assert alice.read("/shared/open.md") == "The quasar report is for all"
 
 
+def test_a_recall_that_names_no_bounds_has_those_of_the_configuration() -> None:
+    with configured("embedding: {enabled: false}\nsearch: {max_tokens: 60, min_relevance: 0.99}\n") as root:
+        shell = Shell(environment(root))
+        with AVM(agent="alice", environ=shell.environ, embeddings=False) as avm:
+            memory = avm.agent_memory()
+            memory.batch_remember([f"The quasar report {n} is due" for n in range(9)])
+            for question in ("quasar report", "quasar lunch unheard of"):
+                found = memory.recall(question).count("quasar")
+                assert found == shell.out("recall", question).count("quasar")
+                assert found < memory.recall(question, max_tokens=4000, min_relevance=0.1).count("quasar")
+
+
 def test_what_is_read_knows_its_path(alice: AVM) -> None:
     alice.write("/shared/node.md", "text\n")
     node = alice.read("/shared/node.md")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from avmfs_config import load_mounts
 
-from avmfs.cli.commands import COMMANDS
+from avmfs.cli.commands import COMMANDS, GROUPS
 from tests.cli.shells import LIMIT_S, QuickShell, Shell, configured, environment
 from tests.mount.mount_world import World
 
@@ -39,6 +40,16 @@ def parsed(shell: Shell, *arguments: str, **more: Any) -> Any:
 
 
 # --- files
+
+
+def test_the_examples_of_files_are_taken(alone: Shell) -> None:
+    """But for one that reads what is piped to it, and one that does not end."""
+    for path in ("/memory/2024-01", *(f"/shared/{name}" for name in ("plan", "plan", "a", "b", "report"))):
+        alone.run("write", f"{path}.md", path)
+    for name, line in GROUPS["Files"].items():
+        alone.run("write", "/shared/drafts/x.md", name)
+        if name not in ("write", "watch"):
+            alone.run(*shlex.split(line)[1:])
 
 
 def test_write_read_append(avm: Shell) -> None:

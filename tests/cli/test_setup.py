@@ -63,6 +63,13 @@ def test_a_client_is_set_up_once_and_leaves_nothing_behind(home: Shell, client: 
     assert files(home) == {}
 
 
+def test_a_client_is_told_where_its_server_cannot_run_yet(home: Shell, tmp_path: Path) -> None:
+    assert "avmfs[mcp]" not in home.out("setup", "claude")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
+    home.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+    assert home.out("setup", "claude").endswith("avm-mcp needs more: pip install 'avmfs[mcp]'\n")
+
+
 @pytest.mark.parametrize(
     ("client", "file"),
     [("claude", ".claude/settings.json"), ("gemini", ".gemini/settings.json"), ("claude", ".claude.json")],

@@ -74,6 +74,8 @@ def test_notices_are_read_once(avm: QuickShell) -> None:
 def test_all_are_shown_to_the_operator_alone(avm: QuickShell) -> None:
     avm.run("subscribe", "/memory/all/*", agent="eve")
     assert "operator" in avm.complaint("subscriptions", "--all", agent="alice", code=1)
+    for which in (["--dead"], ["notices"], ["redeliver"]):
+        assert "--all to the list" in avm.complaint("subscriptions", "--all", *which, "--operator", code=2)
     assert "eve #1  /memory/all/*  realtime" in avm.out("subscriptions", "--all", "--operator", agent="alice")
 
 

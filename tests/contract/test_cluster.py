@@ -87,6 +87,17 @@ def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: Memo
         cluster.init(a, log, "a")
 
 
+def test_who_leaves_is_forgotten_by_no_log_but_its_own(tmp_path: Path, log: MemoryLog) -> None:
+    a, other = made(tmp_path / "a" / "avm.db", log), MemoryLog(MemoryServer())
+    made(tmp_path / "b" / "avm.db", other)
+    other.report("a", 1, 17)
+    with pytest.raises(Exists, match="one host of another log: avm cluster leave"):
+        cluster.init(a, other, "a")
+    cluster.leave(a, other, "a")
+    assert [each.name for each in other.hosts()] == ["a"], "another machine may be called the same"
+    write(a, "two.md")
+
+
 def test_a_store_of_its_own_is_not_replaced(tmp_path: Path, log: MemoryLog) -> None:
     made(tmp_path / "a" / "avm.db", log)
     b = tmp_path / "b" / "avm.db"

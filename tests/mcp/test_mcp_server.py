@@ -130,6 +130,13 @@ def test_without_a_name_or_with_a_bad_one_it_does_not_start(world: World) -> Non
     assert started(world.environ, "--user", "alice", "--bogus")[0] == 2
 
 
+def test_without_its_extra_it_names_what_brings_it(alone: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic'] = sys.modules['mcp'] = None\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+    code, said = started({**alone, "PYTHONPATH": path}, "--user", "alice")
+    assert code == 1 and said.startswith("avm-mcp: it needs more: pip install 'avmfs[mcp]' (") and said.count("\n") == 1
+
+
 @as_root
 def test_a_user_starts_it_for_the_agents_it_may_speak_for_and_no_other(tmp_path: Path) -> None:
     world = World([{"agent_id": "carol"}], f"embedding: {{enabled: false}}\nuids: {{{KNOWN}: [helper]}}\n")

@@ -377,6 +377,23 @@ def test_what_comes_between_the_pieces_of_a_view_is_not_marked_as_read(alice: Pe
         assert ("early.md" if path == f"{below}/:delta" else "+new and longer") in bob.text("avm_read", path=path)
 
 
+@pytest.mark.parametrize("view", [":next", "/:next", ":next/", ":next?lease=1h"])
+def test_no_reader_claims(bob: Peer, view: str) -> None:
+    bob.call("avm_write", path="/shared/jobs/one.md", content="1")
+    said = bob.said("avm_fetch", targets=[f"/shared/jobs{view}", "/shared/jobs/one.md"])["missing"]
+    for each in (*said, bob.refused("avm_read", path=f"/shared/jobs{view}")):
+        assert "avm_claim with action=next" in each
+    with pytest.raises(MCPError, match="avm_claim with action=next"):
+        bob.ask("read_resource", f"avm://memory/shared/jobs{view}")
+    assert bob.text("avm_read", path="/shared/jobs/one.md:claim") == "(unclaimed)\n"
+
+
+def test_who_may_mark_as_read_is_not_told_to_read_only(alice: Peer) -> None:
+    hints = {each.name: each.annotations for each in alice.ask("list_tools").tools}
+    for name in ("avm_read", "avm_fetch"):
+        assert not hints[name].read_only_hint and not hints[name].destructive_hint and hints[name].idempotent_hint
+
+
 def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: Peer) -> None:
     import os
 

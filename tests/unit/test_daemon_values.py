@@ -394,7 +394,7 @@ def test_status_tells_of_deliveries_as_its_json_does() -> None:
         "outbox     3 subscriptions and 1 hooks: 8 waiting (2 being repeated), 6 at work, 4 unread, 9 delivered,"
         " the oldest due for 1m 2s"
     )
-    assert "5 dead letters" in lines[1] and len(lines) == 2
+    assert "5 dead letters: avm subscriptions --dead -a AGENT (of hooks: --operator)" in lines[1] and len(lines) == 2
     assert len(status_text._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
     assert status_text._outbox({**figures, "subscriptions": 0, "hooks": 0}) == status_text._outbox({}) == []
 

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.logs",
         "avmfs.calls",
         "avmfs.trust",
+        "avmfs.extras",
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),

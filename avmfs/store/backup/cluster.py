@@ -93,12 +93,13 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
 
 
 def leave(path: Path, log: SharedLog, host: str) -> None:
-    """The store becomes this machine's own, as it is."""
+    """The store becomes this machine's own, as it is, whatever log ``log`` is."""
     with _still(path):
-        if _position(path) is None:
+        if (found := _position(path)) is None:
             raise Invalid("this store is shared with nobody", os.fspath(path))
         _place(path, None)
-    log.forget(host)
+    if log.cluster() == found.cluster:  # in another one's a host of that name is another machine
+        log.forget(host)
 
 
 def traces_of(log: SharedLog, text: str) -> Iterator[traces.Trace]:

@@ -7,6 +7,7 @@ import socket
 from avmfs_config import StoreSettings
 
 from avmfs.errors import Invalid
+from avmfs.extras import bring
 from avmfs.store.sharedlog.protocol import SharedLog
 
 
@@ -20,5 +21,5 @@ def shared_log(settings: StoreSettings) -> SharedLog:
     try:
         from avmfs.store.sharedlog.postgres import PostgresLog
     except ImportError as e:
-        raise Invalid(f"store.log needs avmfs[cluster]: pip install 'avmfs[cluster]' ({e})") from None
+        raise Invalid(f"store.log needs avmfs[cluster]: {bring('cluster')} ({e})") from None
     return PostgresLog(settings.log, host_name(settings))

@@ -45,6 +45,7 @@ SYSTEM_NEXT = """\
 next, as root:
   useradd --system --home-dir /var/lib/avm --shell /usr/sbin/nologin {user}
   echo user_allow_other >> /etc/fuse.conf      # once
+  install -d -m 755 /etc/avm
   $EDITOR /etc/avm/mounts.yaml                 # per agent: mountpoint: /run/avm/mounts/NAME, agent_id: NAME, uid: N
   systemctl daemon-reload && systemctl enable --now avm-daemon
 Each user then links their home to their mount, and names the daemon to avm:
