@@ -93,7 +93,6 @@ class Premises:
         stack.callback(self._close)
         for name in (runtime.WRITER, runtime.INDEX, runtime.LIVE, runtime.CONTROL, runtime.DOOR):
             self._listen(name)
-        stack.callback(runtime.clean_up, self._directory)
         self._opened = opened
         self._open_store()
         self.next_look = time.monotonic() + LOOK_S

@@ -20,7 +20,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -100,6 +100,7 @@ class Supervisor:
             self._takeover.watch(self._selector, lambda: self._children.all)
             stack.callback(self._end)
             self._start()
+            self._takeover.settle()
             while not self._stopping:
                 self._turn(float("inf"))
                 if self._reload_wanted:
@@ -121,12 +122,13 @@ class Supervisor:
         database.prepare(path, anchors.newest(self._settings.audit.anchors or anchors.beside(path)))
         self._takeover = Takeover(directory, self._mounts, path, self._environ)
         stack.callback(self._takeover.end)
-        runtime.clean_up(directory, self._takeover.mountpoints, [mount.mountpoint for mount in self._mounts])
+        stack.callback(self._takeover.clean_up)
+        self._takeover.clean_up()
         writer = directory / runtime.WRITER
         for shown in (presence.FOLDER, metrics.FOLDER):  # nobody is here any more
             stack.callback(shutil.rmtree, directory / shown, ignore_errors=True)
         shutil.rmtree(directory / metrics.FOLDER, ignore_errors=True)
-        self._remember([])
+        self._takeover.remember([])
         self._premises.open(stack, lambda: open_attached(path, writer, ANYBODY, proof(self._key, ANYBODY)))
         context = forkserver.start(directory, runtime.LONGEST_SOCKET_PATH)
         stack.callback(forkserver.stop)
@@ -141,7 +143,7 @@ class Supervisor:
             serve=self._service.serve,
             heard=self._heard,
             lost=self._lost,
-            gone=lambda child: self._remember(self._children.all),
+            gone=lambda child: self._takeover.remember(self._children.all),
             fd_entries=self._takeover,
         )
         self._http = HttpService(self._children)
@@ -331,7 +333,7 @@ class Supervisor:
             else:
                 self._takeover.renew_fd_entry(child)
         if child.mountpoint is not None:
-            self._remember([*self._children.all, child])
+            self._takeover.remember([*self._children.all, child])
         self._children.add(child)
 
     def _renew(self) -> None:
@@ -339,8 +341,8 @@ class Supervisor:
         self._control.listen(self._premises.control)
         self._takeover.keep()
         forkserver.keep()
-        if self._noted.displaced():
-            self._remember(self._children.all)
+        if self._takeover.noted.displaced():
+            self._takeover.remember(self._children.all)
 
     def _follow_providers(self) -> None:
         """One process fetches for all, while there is anything to fetch."""
@@ -353,11 +355,6 @@ class Supervisor:
     def _follow_http(self, *, anew: bool = False) -> None:
         if (ending := self._http.follow(self._settings.http, anew=anew)) is not None:
             self._dismiss([ending])
-
-    def _remember(self, children: Iterable[Child]) -> None:
-        directories = [child.mountpoint for child in children if child.mountpoint is not None]
-        modes = {directory.path: directory.mode for directory in directories}
-        self._noted = runtime.remember(self._paths.runtime_dir, modes)
 
     def _dismiss(self, children: list[Child]) -> None:
         for child in children:

@@ -1,9 +1,9 @@
 """What the supervisor keeps for those who come after: its children, and itself.
 
 Owns the holder on the supervisor's side: finding one that outlived a supervisor before, which of its mounts can be gone
-on with, an entry of the fd store for every new mount, another store when that one ends. Called by the supervisor's loop
-alone. Without a holder (macOS, the portable front end) every method does nothing, and mounts are made anew after a
-kill.
+on with, an entry of the fd store for every new mount, another store when that one ends. And the note of what is
+mounted. Called by the supervisor's loop alone. Without a holder (macOS, the portable front end) nothing is held, and
+mounts are made anew after a kill.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import selectors
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from avmfs_config import Mount
@@ -30,20 +30,49 @@ log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """`mountpoints` are those of mounts that can be gone on with."""
+    """Until `settle`, what a run before left is for the next start where this one fails."""
 
-    def __init__(self, directory: Path, mounts: Iterable[Mount], database: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, mounts: Collection[Mount], database: Path, environ: Mapping[str, str]) -> None:
         self._holding: FdStoreClient | None = None
         self._replace: Callable[[], None] = lambda: None
         self._inherited: dict[Mount, tuple[str, Mountpoint]] = {}
+        self._directory = directory
+        self._left = runtime.remembered(directory)  # mountpoints that no child has yet, and their modes
+        self._awaited = [mount.mountpoint for mount in mounts]
         if not forkserver.SPAWNS and front_end(environ) == "linux":
             self._holding = FdStoreClient(directory, float(environ.get("AVM_HOLD_S", LIMIT_S)))
-            self._take_over(self._holding, list(mounts), database, runtime.remembered(directory))
-        self.mountpoints = [mount.mountpoint for mount in self._inherited]
+            self._take_over(self._holding, mounts, database)
+
+    @property
+    def mountpoints(self) -> list[Path]:
+        """Those of mounts that can be gone on with, and that no child has yet."""
+        return [mount.mountpoint for mount in self._inherited]
 
     @property
     def holder_pid(self) -> int | None:
         return None if self._holding is None else self._holding.pid
+
+    def clean_up(self) -> None:
+        """At the beginning and at the end: what was left goes, but for what is gone on with, and for dead mounts where
+        another one is to come."""
+        runtime.clean_up(self._directory, self.mountpoints, self._awaited)
+        inherited = {mountpoint.path: mountpoint.mode for _, mountpoint in self._inherited.values()}
+        self._left = runtime.remembered(self._directory) | inherited
+
+    def remember(self, children: Iterable[Child]) -> None:
+        """Note what is, or is about to be, mounted."""
+        directories = [child.mountpoint for child in children if child.mountpoint is not None]
+        taken = {directory.path: directory.mode for directory in directories}
+        self._left = {path: mode for path, mode in self._left.items() if path not in taken}
+        self.noted = runtime.remember(self._directory, self._left | taken)
+
+    def settle(self) -> None:
+        """The start is over, or a stop was asked for: what no child has gone on with ends."""
+        for fd_entry, mountpoint in self._inherited.values():
+            self.discard(fd_entry)
+            mountpoint.close()
+        self._inherited.clear()
+        self._awaited.clear()
 
     def watch(self, selector: selectors.BaseSelector, children: Callable[[], list[Child]]) -> None:
         """Replace the holder when it ends."""
@@ -132,7 +161,9 @@ class Takeover:
             self._holding.listen_again()
 
     def end(self) -> None:
-        if self._holding is not None:
+        if self._inherited and self._holding is not None:
+            self._holding.leave()
+        elif self._holding is not None:
             self._holding.end()
 
     def _holder_ended(self, selector: selectors.BaseSelector, children: Callable[[], list[Child]]) -> None:
@@ -153,15 +184,13 @@ class Takeover:
         with contextlib.suppress(runtime.RuntimeProblem, OSError):  # perhaps no runtime directory just now: see `keep`
             replace()
 
-    def _take_over(
-        self, holding: FdStoreClient, mounts: list[Mount], database: Path, modes: Mapping[Path, int]
-    ) -> None:
+    def _take_over(self, holding: FdStoreClient, mounts: Collection[Mount], database: Path) -> None:
         for fd_entry in holding.fd_entries:
             for mount in mounts:
                 if mount not in self._inherited and holding.fits(fd_entry, mount, database):
                     below = holding.get(fd_entry, BELOW)
                     if below is not None:
-                        mode = modes.get(mount.mountpoint, 0o700)
+                        mode = self._left.get(mount.mountpoint, 0o700)
                         self._inherited[mount] = (fd_entry, Mountpoint.adopt(mount.mountpoint, below, mode))
                         break
             else:

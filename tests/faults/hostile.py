@@ -77,6 +77,13 @@ def mount(spec: ChildSpec) -> None:
     time.sleep(60)
 
 
+def writer(spec: ChildSpec) -> None:
+    """One that does not get ready, in which way $WRITER says."""
+    if os.environ["WRITER"] == "hangs":
+        spec.control.poll(None)
+    os._exit(3)
+
+
 if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
@@ -85,6 +92,7 @@ if __name__ == "__main__":
     for module in (children, supervisor):  # each has a name for it
         vars(module)["STOP_S"] = float(os.environ.get("STOP_S", child.STOP_S))
     # The module by its name: children import it anew.
-    from tests.faults.hostile import mount as entry
+    from tests.faults import hostile
 
-    leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))
+    entries = Entries(mount=hostile.mount, **({"writer": hostile.writer} if "WRITER" in os.environ else {}))
+    leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=entries))

@@ -465,6 +465,65 @@ def test_a_killed_supervisor_keeps_clients_waiting_until_the_next_one(mounted: M
     assert not daemon.mounted("alice")
 
 
+def test_a_start_that_fails_leaves_the_mounts_to_the_next_one(daemon: Daemon) -> None:
+    daemon.environ["AVM_HOLD_S"] = str(LIMIT_S)
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    family, memory = daemon.family(), daemon.at("alice") / "memory"
+    fails_first = 'read line; WRITER=dies "$0" -m tests.faults.hostile; "$0" -m avmfs_daemon start --daemon'
+    starter = subprocess.Popen(  # see above
+        ["bash", "-c", fails_first, sys.executable],
+        env=daemon.environ,
+        cwd=daemon.root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with opened(memory / "file", os.O_WRONLY | os.O_CREAT) as file:
+        os.write(file, b"before ")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.kill(family["supervisor"], signal.SIGKILL)
+        wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder"))
+        started, _ = starter.communicate("go\n", timeout=LIMIT_S)
+        assert "writer does not start" in started and "is running" in started, started
+        os.write(file, b"after")
+        with opened(daemon.at("bob") / "memory/file", os.O_RDONLY) as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    assert (memory / "file").read_text() == "before after"
+    assert daemon.family()["holder"] == family["holder"]
+
+
+def _asked(daemon: Daemon) -> bool:
+    with contextlib.suppress(control.NotRunning, control.ControlError):
+        return bool(control.ask(daemon.run / "control.sock", "status"))
+    return False
+
+
+@pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "holder")])
+@pytest.mark.parametrize("writer", ["dies", "hangs"])
+def test_nothing_is_mounted_after_a_start_that_failed_or_was_stopped_and_a_stop(
+    mounted: Mounted, writer: str, killed: tuple[str, ...]
+) -> None:
+    daemon = mounted.daemon
+    family = daemon.family()
+    for name in killed:
+        os.kill(family[name], signal.SIGKILL)
+    wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder" or name in killed))
+    command, environ = [sys.executable, "-m", "tests.faults.hostile"], daemon.environ | {"WRITER": writer}
+    with subprocess.Popen(command, env=environ, cwd=daemon.root, stdout=subprocess.DEVNULL) as process:
+        daemon.supervisors.add(process.pid)
+        daemon.pids.add(process.pid)
+        if writer == "hangs":
+            wait(lambda: _asked(daemon))
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == (writer == "dies")
+    if writer == "dies":
+        daemon.command("stop")
+    assert not daemon.mounted("alice") and not daemon.mounted("bob")
+    wait(daemon.gone, SOON_S)
+    assert "nothing to stop" in daemon.command("stop", expect=1)
+
+
 def test_a_mount_that_is_no_longer_configured_ends_with_the_next_start(mounted: Mounted) -> None:
     daemon = mounted.daemon
     os.kill(daemon.family()["supervisor"], signal.SIGKILL)
