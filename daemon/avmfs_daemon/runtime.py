@@ -192,10 +192,10 @@ def clean_up(directory: Path, keep: Collection[Path] = (), awaited: Collection[P
     ``keep``: mountpoints whose mounts are gone on with. ``awaited``: those that get another mount soon, which a dead
     one is to cover until then. What is left for these is noted still."""
     count = 0
-    left = {}
+    kept = {}
     for path, mode in remembered(directory).items():
         if path in keep or (path in awaited and mounts_at(path)):
-            left[path] = mode
+            kept[path] = mode
             continue
         try:
             count += detach_stale(path)
@@ -203,9 +203,9 @@ def clean_up(directory: Path, keep: Collection[Path] = (), awaited: Collection[P
                 Mountpoint.prepare(path, mode, must_be_empty=False).close()
         except MountpointError as problem:
             log.warning("cleaning up after an earlier run: %s", problem)
-    if left:
-        remember(directory, left)
-    for name in (*([] if left else [STATE]), WRITER, INDEX, DOOR, LIVE, CONTROL):
+    if kept:
+        remember(directory, kept)
+    for name in (*([] if kept else [STATE]), WRITER, INDEX, DOOR, LIVE, CONTROL):
         (directory / name).unlink(missing_ok=True)
     for left in (*([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)
