@@ -126,7 +126,7 @@ def avm_list(
     return Answer("".join(lines) or "(empty)\n", value)
 
 
-@tool("Read", repeatable=True)
+@tool("Read", reads=True)
 def avm_read(
     call: Call,
     path: Path,

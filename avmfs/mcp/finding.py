@@ -166,7 +166,7 @@ class Fetched(Result):
     missing: list[str] = Field(description="Targets that could not be read, each with the reason.")
 
 
-@tool("Fetch", repeatable=True)
+@tool("Fetch", reads=True)
 def avm_fetch(
     call: Call,
     targets: Annotated[

@@ -388,12 +388,6 @@ def test_no_reader_claims(bob: Peer, view: str) -> None:
     assert bob.text("avm_read", path="/shared/jobs/one.md:claim") == "(unclaimed)\n"
 
 
-def test_who_may_mark_as_read_is_not_told_to_read_only(alice: Peer) -> None:
-    hints = {each.name: each.annotations for each in alice.ask("list_tools").tools}
-    for name in ("avm_read", "avm_fetch"):
-        assert not hints[name].read_only_hint and not hints[name].destructive_hint and hints[name].idempotent_hint
-
-
 def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: Peer) -> None:
     import os
 
