@@ -54,6 +54,7 @@ class Background:
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: threading.Thread | None = None
+        self._since = self._pause = 0.0
 
     @property
     def busy(self) -> bool:
@@ -62,6 +63,14 @@ class Background:
     def start(self, work: Callable[..., object], *arguments: Any) -> None:
         self._thread = threading.Thread(target=work, args=arguments, name=self._name, daemon=True)
         self._thread.start()
+
+    def pause(self, now: float, length: float) -> None:
+        """There is nothing to be done for so long, in the unit of a clock that says ``now``."""
+        self._since, self._pause = now, length
+
+    def due(self, now: float) -> bool:
+        """Neither busy nor in a pause. One that is to come began before the clock was set back: it is over."""
+        return not (self.busy or 0 <= now - self._since < self._pause)
 
     def wait(self, limit_s: float) -> bool:
         """Return whether what was started is over, at the latest after ``limit_s``."""

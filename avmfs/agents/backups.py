@@ -151,15 +151,13 @@ class Schedule:
     ) -> None:
         self._database, self._settings, self._report, self._clock = database, settings, report, clock
         self._wanted: BackupSettings = settings.backup
-        self._looked = self._pause = 0.0
         self.work = Background("backup")
 
     def step(self) -> None:
-        looked = 0 <= self._clock() - self._looked < self._pause  # not to come: the clock may have been set back
-        if self._wanted.folder is None or looked or self.work.busy:
-            return
-        self._looked, self._pause = self._clock(), _LOOK_S
-        self.work.start(self._run, self._wanted.folder)
+        now = self._clock()
+        if self._wanted.folder is not None and self.work.due(now):
+            self.work.pause(now, _LOOK_S)
+            self.work.start(self._run, self._wanted.folder)
 
     def _run(self, folder: Path) -> None:
         try:
@@ -169,7 +167,7 @@ class Schedule:
             backup(self._database, self._settings, folder, self._wanted.keep)
             self._report("")
         except OSError as e:  # AvmError among them
-            self._looked, self._pause = self._clock(), _AGAIN_S
+            self.work.pause(self._clock(), _AGAIN_S)
             self._report(str(e))
 
 

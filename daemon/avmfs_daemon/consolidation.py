@@ -32,17 +32,15 @@ class Consolidation:
     ) -> None:
         self._around, self._store, self._wanted = around, around.store, around.consolidate
         self._report, self._clock = report, clock
-        self._looked = self._pause = 0.0
         self.work = Background("consolidation")
 
     def step(self) -> None:
         every, now = self._wanted.every, self._clock()
-        looked = 0 <= now - self._looked < self._pause  # not to come: the clock may have been set back
-        if every is None or looked or self.work.busy:
+        if every is None or not self.work.due(now):
             return
-        self._looked, self._pause = now, _AGAIN_S  # should it fail
+        self.work.pause(now, _AGAIN_S)  # should it fail
         wait = self._store.submit(OPERATOR, "begin_consolidation", every=int(every * 1e9))["wait"] / 1e9
-        self._pause = wait or every
+        self.work.pause(now, wait or every)
         if not wait:
             self.work.start(self.run)
 

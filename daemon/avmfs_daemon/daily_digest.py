@@ -32,17 +32,15 @@ class DailyDigest:
     def __init__(self, around: Services, at: int | None, cold_days: float) -> None:
         self._around, self._at, self._cold = around, at, cold_days
         self._done = 0  # what was due last when all agents had theirs
-        self._tried = 0
         self.work = Background("daily digest")
 
     def step(self) -> None:
         now = self._around.clock()
-        tried = 0 <= now - self._tried < _AGAIN_NS  # not to come: the clock may have been set back
-        if self._at is None or tried or self.work.busy:
+        if self._at is None or not self.work.due(now):
             return
         due = self.due(now, self._at)
         if due != self._done:
-            self._tried = now
+            self.work.pause(now, _AGAIN_NS)
             self.work.start(self.run, due)
 
     def due(self, now: int, at: int) -> int:
@@ -63,7 +61,8 @@ class DailyDigest:
                 failed = True
                 log.warning("digest of %s: %s", agent, e)
         if not failed:
-            self._done, self._tried = due, 0
+            self._done = due
+            self.work.pause(0, 0)
 
     def _deliver(self, agent: str, due: int) -> None:
         memory = Memory(self._around, Principal(agent, route="daemon"))
