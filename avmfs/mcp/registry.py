@@ -91,7 +91,8 @@ def tool(
     title: str, *, reads: bool = False, destroys: bool = False, repeatable: bool = False
 ) -> Callable[[Callable[..., Answer[Any]]], Callable[..., Answer[Any]]]:
     """Register a tool under its function's name. ``reads``: it changes nothing but what its own agent has read;
-    ``destroys``: it may take away or replace what was there; ``repeatable``: a second call with the same arguments changes nothing more."""
+    ``destroys``: it may take away or replace what was there; ``repeatable``: a second call with the same arguments
+    changes nothing more."""
 
     def register(function: Callable[..., Answer[Any]]) -> Callable[..., Answer[Any]]:
         hints = ToolAnnotations(
