@@ -178,7 +178,9 @@ class Writer:
     def _withstand(self) -> None:
         """The disk has failed, and what is in the log may not be on it. What came after it would be lost with it, so
         nothing is committed until the log has been written anew."""
-        if self._log.idle and self._log.retry_s == 0.0:
+        if not self._log.idle:
+            return  # who asks now is not refused: the other thread is about to tell of the failure too, then all is tried
+        if self._log.retry_s == 0.0:
             self._recover(failed=True)
         if self._log.failure is not None:
             error = StoreFailed(f"nothing can be written: {self._log.failure}", os.fspath(self._applier.path))
