@@ -179,7 +179,7 @@ class Writer:
         """The disk has failed, and what is in the log may not be on it. What came after it would be lost with it, so
         nothing is committed until the log has been written anew."""
         if not self._log.idle:
-            return  # who asks now is not refused: the other thread is about to tell of the failure too, then all is tried
+            return  # the other thread is about to tell of the failure too; who asks meanwhile waits
         if self._log.retry_s == 0.0:
             self._recover(failed=True)
         if self._log.failure is not None:
