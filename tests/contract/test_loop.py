@@ -563,10 +563,12 @@ def test_a_log_is_not_written_anew_while_a_sync_of_it_is_under_way(
     monkeypatch.setattr(WalSync, "idle", property(lambda log: idle[0]))
     steps.note(steps.writer._checkpointer, "pause")
     log.failure = FAILED
-    assert asker.does("mkdir", **mkdir("d"))[0] == StoreFailed.code and steps.did == []
+    assert asker.does("mkdir", **mkdir("d")) == "" and steps.did == [], "neither refused nor done"
     idle[0] = True
     steps.step()
-    assert "pause" in steps.did and log.failure is None
+    assert "pause" in steps.did and log.failure is None and asker.told() == ""
+    steps.step()
+    assert asker.told()["node"]
 
 
 def test_a_start_makes_no_checkpoint_of_what_it_finds(unstarted: Steps) -> None:
