@@ -21,8 +21,8 @@ _PRINCIPALS = 4096  # remembered ones
 class Visible:
     """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
     those that are not aside (``Scope.aside``): ``searched``. What is ``held`` in quarantine none of them has
-    (``told_json``: all but that). ``trash``: those of what is there; ``emptied_json``: of
-    these the ones from which it may remove.
+    (``told_json``: all but that). ``trash``: those of what is there; ``emptied_json``: of these the ones from which it
+    may remove.
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
