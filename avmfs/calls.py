@@ -2,17 +2,21 @@
 
 Owns what a front end and the work behind it tell each other: who serves a call says in ``working`` what this thread
 works for, and may give it up from another thread; work that may take long asks ``go_on`` now and then. Called from all
-layers. Knows nothing of requests. And work that nobody waits for: ``Background``.
+layers. Knows nothing of requests. And work in a thread of its own: ``within`` for as long as somebody waits for it,
+``Background`` where nobody does.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from avmfs.errors import Interrupted
+from avmfs.errors import Busy, Interrupted, TimedOut
 
+T = TypeVar("T")
+OVER_S: Final = 0.5
+"""That work with a time limit of its own may be late by itself."""
 working = threading.local()
 """``call`` is what this thread works for at the moment, None or absent for nothing that can be given up."""
 
@@ -94,3 +98,32 @@ def next_step() -> None:
     if call is not None:
         call.give_way()
     go_on()
+
+
+def within(limit_s: float, room: threading.Semaphore, name: str, work: Callable[[], T]) -> T:
+    """What ``work`` makes in a thread ``name``. That one gives back ``room``, which was taken for it, when it ends,
+    however late: neither foreign code nor the system's resolver heeds a limit. Raises what ``work`` raises, whatever it
+    is; TimedOut; Busy where no thread is to be had."""
+    made: list[T] = []
+    failure: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            made.append(work())
+        except BaseException as e:  # raised by who waits
+            failure.append(e)
+        finally:
+            room.release()
+            done.set()
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as e:  # no more threads
+        room.release()
+        raise Busy(str(e)) from None
+    if not done.wait(limit_s + OVER_S):
+        raise TimedOut(f"no answer within {limit_s:g} s")
+    if failure:
+        raise failure[0]
+    return made[0]

@@ -8,6 +8,7 @@ services, and by the supervisor, which tries it. Threads may share it.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from avmfs.agents import destinations
 from avmfs.agents.destinations import Allowed
 from avmfs.agents.http_exchange import bearer, exchange
+from avmfs.calls import within
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, Reranker, checked
 from avmfs.errors import AvmError
@@ -59,40 +61,14 @@ class Endpoint:
             raise EmbeddingUnavailable(self._failed[1])
         if not self._room.acquire(blocking=False):
             raise EmbeddingUnavailable(f"{AT_ONCE} questions wait for it already")
+        asked = functools.partial(self._asked, question, texts)
         try:
-            found = self._within_time(question, texts)
-        except EmbeddingUnavailable as e:
+            found = within(self._settings.timeout_s, self._room, "re-ranker", asked)
+        except (AvmError, EmbeddingUnavailable) as e:
             self._failed = self._clock() + PAUSE_S, e.reason
-            raise
+            raise EmbeddingUnavailable(e.reason) from None
         self._failed = None
         return found
-
-    def _within_time(self, question: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """In a thread of its own, which gives the room back: the system's resolver knows no time limit."""
-        said: list[NDArray[np.float64] | Exception] = []
-        done = threading.Event()
-
-        def ask() -> None:
-            try:
-                said.append(self._asked(question, texts))
-            except Exception as e:  # raised by who waits
-                said.append(e)
-            finally:
-                self._room.release()
-                done.set()
-
-        try:
-            threading.Thread(target=ask, name="re-ranker", daemon=True).start()
-        except RuntimeError as e:  # no more threads
-            self._room.release()
-            raise EmbeddingUnavailable(str(e)) from None
-        if not done.wait(self._settings.timeout_s + 0.1):
-            raise EmbeddingUnavailable(f"no answer within {self._settings.timeout_s:g} s")
-        if isinstance(said[0], AvmError):
-            raise EmbeddingUnavailable(said[0].reason)
-        if isinstance(said[0], Exception):
-            raise said[0]
-        return said[0]
 
     def _asked(self, question: str, texts: Sequence[str]) -> NDArray[np.float64]:
         limit = self._settings.timeout_s

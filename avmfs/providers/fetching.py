@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 from avmfs_config import Provider
 
 from avmfs import paths
-from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig, from_wire
+from avmfs.calls import within
+from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TooBig, from_wire
 from avmfs.node import Live
 from avmfs.providers.handler import BaseHandler, Context, find_handler, ttl_of
 from avmfs.store.identity import OPERATOR
@@ -39,7 +40,6 @@ _CODES: Final = (
 )
 """Of exceptions that a handler makes without an errno."""
 GONE: Final = "the source has no such thing"
-OVER_S: Final = 0.5  # that a handler may be late by itself
 SECOND: Final = 1_000_000_000
 ANSWERS: Final = 20  # of a source to one question
 By = tuple[str, str]  # the agent that writes, and its door
@@ -76,31 +76,12 @@ class Source:
         """``work`` of the handler, for as long as the provider may take. Raises what it raises, TimedOut, Busy."""
         if not self._slots.acquire(timeout=context.timeout_s):
             raise Busy(f"{SLOTS} calls of this source do not end")
-        answer: list[T] = []
-        failure: list[BaseException] = []
-        done = threading.Event()
-
-        def run() -> None:
-            try:
-                answer.append(work(self._made()))
-            except BaseException as e:  # of code that is not ours, in a thread of its own: whatever it is, it is told
-                failure.append(e)
-            finally:
-                self._slots.release()
-                done.set()
-
         try:
-            threading.Thread(target=run, name=f"fetch {context.path}", daemon=True).start()
-        except RuntimeError as e:  # no more threads
-            self._slots.release()
-            raise Busy(str(e)) from None
-        if not done.wait(context.timeout_s + OVER_S):
-            raise TimedOut(f"no answer within {context.timeout_s:g} s")
-        if failure and not isinstance(failure[0], Exception):  # it would end who called, too
-            raise StoreFailed(f"{type(failure[0]).__name__}: {failure[0]}")
-        if failure:
-            raise failure[0]
-        return answer[0]
+            return within(context.timeout_s, self._slots, f"fetch {context.path}", lambda: work(self._made()))
+        except Exception:
+            raise
+        except BaseException as e:  # of code that is not ours: it would end who called, too
+            raise StoreFailed(f"{type(e).__name__}: {e}") from None
 
     def close(self) -> None:
         if self._handler is not None:

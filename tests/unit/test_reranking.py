@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.agents import reranking
 from avmfs.agents.reranking import AT_ONCE, PAUSE_S, Endpoint
+from avmfs.calls import within
 from avmfs.embed import weights
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
@@ -302,8 +303,7 @@ def test_one_that_hangs_costs_its_time_limit_once_and_is_asked_again_later(monke
     ):
         endpoint = Endpoint(RerankSettings(endpoint=url, timeout_s=0.3), clock=lambda: now[0])
         waited: list[str] = []
-        within_time = endpoint._within_time
-        monkeypatch.setattr(endpoint, "_within_time", lambda *given: waited.append("q") or within_time(*given))
+        monkeypatch.setattr("avmfs.agents.reranking.within", lambda *given: waited.append("q") or within(*given))
         for _ in range(20):
             with pytest.raises(EmbeddingUnavailable, match=r"no answer within 0\.3 s"):
                 endpoint.judged("q", ["a"])

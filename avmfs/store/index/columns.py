@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,15 @@ NONE: Final = -1
 SPARSE: Final = 4
 """Ids for each passage up to which positions are looked up in an array: four times faster than to search for them."""
 
+Rows = dict[str, NDArray[Any]]
+"""Rows of the dtype ROW, a column (n,) each: five times as fast to pick from as records are. In the order of reading:
+place by place, scope by scope, and what was told at the same time in the order in which it was written."""
+
 ROW: Final = np.dtype([
     ("passage", "i8"), ("document", "i8"), ("part", "i4"), ("scope", "i4"), ("place", "i8"), ("time", "i8"),
     ("seq", "i8"), ("length", "i4"), ("voice", "i4"), ("flags", "u1"), ("expires", "i8"),
 ])  # fmt: skip
+_READING: Final = ("part", "document", "seq", "time", "scope", "place")  # the last decides first
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +75,53 @@ class Columns:
         return np.where(self.passages[at] == passages, at, NONE)
 
 
-def arrange(rows: NDArray[np.void], voices_of: Mapping[str, Collection[int]]) -> Columns:
-    """The table of ``rows`` (n,) of dtype ROW, in any order."""
-    if len(rows) and (rows["passage"][1:] < rows["passage"][:-1]).any():
-        rows = rows[np.argsort(rows["passage"], kind="stable")]
-    count = len(rows)
-    previous, following = np.full(count, NONE, np.int32), np.full(count, NONE, np.int32)
-    sessions = np.zeros(count, np.int32)
-    places = np.zeros(0, np.int32)
+def empty() -> Rows:
+    return {name: np.zeros(0, ROW[name]) for name in ROW.names or ()}
+
+
+def picked(rows: Rows, which: NDArray[Any]) -> Rows:
+    """Those that a mask (n,) or positions (m,) name."""
+    return {name: column[which] for name, column in rows.items()}
+
+
+def merged(rows: Rows, gone: NDArray[np.bool_], fresh: NDArray[np.void]) -> Rows:
+    """``rows`` (n,) without those that are ``gone`` (n,), with ``fresh`` (m,) of dtype ROW, which are in any order.
+    Only places with fresh rows are sorted."""
+    stay = np.flatnonzero(~gone)
+    touched = np.isin(rows["place"][stay], fresh["place"])
+    part = np.concatenate((stay[touched], np.arange(len(gone), len(gone) + len(fresh))))
+    rows = {name: np.concatenate((column, fresh[name])) for name, column in rows.items()}
+    part = part[np.lexsort([rows[name][part] for name in _READING])]
+    rest = stay[~touched]
+    return picked(rows, np.insert(rest, np.searchsorted(rows["place"][rest], rows["place"][part]), part))
+
+
+def arrange(rows: Rows, voices_of: Mapping[str, Collection[int]]) -> Columns:
+    """The table of ``rows``."""
+    ids, place, scope, time = (rows[name] for name in ("passage", "place", "scope", "time"))
+    count, places = len(ids), np.zeros(0, np.int32)
+    by_id = np.zeros(0, np.int64)
     if count:
-        # Told at the same time: in the order in which they were written.
-        order = np.lexsort((rows["part"], rows["document"], rows["seq"], rows["time"], rows["scope"], rows["place"]))
-        place, scope, time = (rows[name][order] for name in ("place", "scope", "time"))
-        apart = (place[1:] != place[:-1]) | (scope[1:] != scope[:-1]) | (time[1:] - time[:-1] > SESSION_GAP)
-        sessions[order] = np.concatenate(([0], np.cumsum(apart)))
-        together = ~apart
-        previous[order[1:][together]] = order[:-1][together]
-        following[order[:-1][together]] = order[1:][together]
-        span = int(rows["passage"][-1] - rows["passage"][0]) + 1
+        first = ids.min()
+        span = int(ids.max() - first) + 1
         if span <= SPARSE * count:
             places = np.full(span, NONE, np.int32)
-            places[rows["passage"] - rows["passage"][0]] = np.arange(count, dtype=np.int32)
+            places[ids - first] = np.arange(count, dtype=np.int32)
+            there = places != NONE
+            by_id = places[there]
+            places[there] = np.arange(count, dtype=np.int32)
+        else:
+            by_id = np.argsort(ids)
+    order = np.empty(count, np.int32)  # where each row of the order of reading stands in the table
+    order[by_id] = np.arange(count, dtype=np.int32)
+    together = (place[1:] == place[:-1]) & (scope[1:] == scope[:-1]) & (time[1:] - time[:-1] <= SESSION_GAP)
+    previous, following = np.full(count, NONE, np.int32), np.full(count, NONE, np.int32)
+    previous[order[1:][together]] = order[:-1][together]
+    following[order[:-1][together]] = order[1:][together]
+    sessions = np.zeros(count, np.int32)
+    sessions[order[1:]] = np.cumsum(~together)
     names = ("passage", "document", "time", "voice", "flags")
-    passages, documents, times, voices, flags = (np.ascontiguousarray(rows[name]) for name in names)
-    lengths = rows["length"].astype(np.float32)
+    passages, documents, times, voices, flags = (rows[name][by_id] for name in names)
+    lengths = rows["length"][by_id].astype(np.float32)
     near = (previous, following, sessions)
     return Columns(passages, documents, lengths, times, voices, flags, *near, voices_of, places)

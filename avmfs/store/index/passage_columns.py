@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from avmfs.lru import LRU
 from avmfs.store.index import allocator
-from avmfs.store.index.columns import ROW, Columns, arrange
+from avmfs.store.index.columns import ROW, Columns, arrange, empty, merged, picked
 from avmfs.store.index.hit_cache import HitCache
 from avmfs.store.index.postings import PostingsCache
 from avmfs.text import segment
@@ -42,7 +42,7 @@ class PassageColumns:
         self.hits = HitCache()
         self.postings = PostingsCache()
         self._lock = threading.Lock()
-        self._rows: NDArray[np.void] = np.zeros(0, ROW)
+        self._rows = empty()
         self._read = (-1, -1)  # newest of passage_log, newest of log
         self._forget_voices()
         self._views: LRU[str, tuple[Columns, int]] = LRU(ROWS, lambda view: min(len(view[0].passages), ROWS))
@@ -55,7 +55,7 @@ class PassageColumns:
             if table is None or now >= until:
                 seen = np.isin(self._rows["scope"], np.fromiter(ids, np.int64, len(ids)))
                 seen &= self._rows["expires"] > now
-                chosen = self._rows if seen.all() else self._rows[seen]
+                chosen = self._rows if seen.all() else picked(self._rows, seen)
                 table = arrange(chosen, self._voices_of)
                 self._views.put(scopes, (table, int(chosen["expires"].min(initial=_NEVER))))
                 if len(chosen) > _PIECE:
@@ -80,7 +80,9 @@ class PassageColumns:
             ]
         if changed is None or len(changed) > _MANY:
             self._forget_voices()
-            self._rows = self._taken(db.execute(_COLUMNS.format("document join ")))
+            self._rows = merged(
+                empty(), np.zeros(0, np.bool_), self._taken(db.execute(_COLUMNS.format("document join ")))
+            )
             self._views.clear()
         elif changed:
             fresh = self._taken(
@@ -91,7 +93,7 @@ class PassageColumns:
             )
             gone = np.isin(self._rows["document"], np.array(changed, np.int64))
             if len(fresh) or gone.any():
-                self._rows = np.concatenate((self._rows[~gone], fresh))
+                self._rows = merged(self._rows, gone, fresh)
                 self._views.clear()
         self._read = newest
 
