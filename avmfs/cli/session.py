@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import threading
 import time
@@ -218,6 +217,8 @@ def working(what: str) -> Iterator[Progress]:
     if not sys.stderr.isatty() or (ctx is not None and isinstance(ctx.obj, Globals) and ctx.obj.as_json):
         yield told
         return
+    import shutil  # which imports all that compresses
+
     over = threading.Event()
 
     def tell() -> None:

@@ -188,20 +188,20 @@ def brevity(table: Columns) -> float:
 def shortness(lengths: NDArray[np.float32]) -> Floats:
     """Return how far each is a remark, which leans on what surrounds it (1), and not a page, which stands for itself
     (0). (n,)"""
-    return np.asarray(1 / (1 + (lengths.astype(np.float64) / LEANS) ** 4))
+    return np.asarray(1 / (1 + np.square(np.square(lengths.astype(np.float64) / LEANS))))  # ** 4 is ten times as slow
 
 
 def leans_on(table: Columns, at: int) -> Places:
     """Positions of what the words of the passage ``at`` are matched together with."""
     one = np.array([at])
-    if not _leans(table.lengths[one].astype(np.float64)).any():
+    if not _leans(table.lengths[one]).any():
         return one[:0]
     return np.concatenate([there for _, there, _ in _steps(one, *_around(table))])
 
 
-def _leans(lengths: Floats) -> Floats:
+def _leans(lengths: NDArray[np.float32]) -> Floats:
     """How much of the passages around it counts."""
-    share = np.asarray(1 / (1 + (lengths / LEANS) ** 4))
+    share = shortness(lengths)
     return np.where(share > 0.02, share, 0.0)
 
 
@@ -227,12 +227,16 @@ def _around(table: Columns) -> tuple[tuple[NDArray[np.int32], tuple[float, ...]]
     return (table.previous, BEFORE), (table.next, AFTER)
 
 
-def _together(table: Columns, at: Places, lengths: Floats, lean: Floats) -> Floats:
-    """Lengths of the passages ``at`` with what they lean on."""
-    together = lengths.copy()
-    for which, there, share in _steps(at, *_around(table)):
-        together[which] += share * lean[which] * table.lengths[there]
-    return together
+def _together(table: Columns, lean: Floats) -> Floats:
+    """Lengths of all passages with what they lean on."""
+    lengths = np.append(table.lengths, 0.0).astype(np.float64)  # the last is NONE
+    around = np.zeros(len(lean))
+    for column, shares in _around(table):
+        there, onward = column, np.append(column, NONE)
+        for share in shares:
+            around += share * lengths[there]
+            there = onward[there]
+    return lengths[:-1] + lean * around
 
 
 def _norms(table: Columns) -> tuple[Floats, Floats, Floats]:
@@ -240,8 +244,8 @@ def _norms(table: Columns) -> tuple[Floats, Floats, Floats]:
     on."""
     if "norm" not in table.columns:
         lengths = table.lengths.astype(np.float64)
-        lean = table.columns["lean"] = _leans(lengths)
-        together = _together(table, np.arange(len(lengths)), lengths, lean)
+        lean = table.columns["lean"] = _leans(table.lengths)
+        together = _together(table, lean)
         table.columns["wide norm"] = _norm(together, float(together.mean()))
         table.columns["norm"] = _norm(lengths, float(lengths.mean()))
     return table.columns["lean"], table.columns["norm"], table.columns["wide norm"]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.node import notice, signed
@@ -131,8 +131,7 @@ class Frame:
 _Group = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """``rank``: 0 for the best. ``group``: 0 for those of the first of a long answer, 1 for the rest, and what its
     header says. ``day``: said before its text. ``also``: handles of what says the same. ``cut``: its text is an excerpt
     of the passage's."""
@@ -242,13 +241,13 @@ def _choose(
 
     def cut(item: _Item, most: int) -> None:
         header = 0 if item.group in groups else counter.count(_header(item.group))
-        left = room = most - header - counter.count(_block([replace(item, text="", cut=True)], frame))
+        left = room = most - header - counter.count(_block([item._replace(text="", cut=True)], frame))
         while text := excerpt(item.text, room, frame.terms, counter):
-            short = replace(item, text=text, cut=True)
+            short = item._replace(text=text, cut=True)
             if add([short], most):
                 return
             # Indents cost too, and are not in the plain text: as many as a shorter one has lines. More than is left.
-            cost = counter.count(_block([short], frame)) - counter.count(_block([replace(short, text="")], frame))
+            cost = counter.count(_block([short], frame)) - counter.count(_block([short._replace(text="")], frame))
             room = room * left // cost
 
     def some(unit: Sequence[_Item], most: int) -> None:
@@ -479,7 +478,7 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
             kept.append(_Item(scored, len(kept), text, counter.count(text)))
         elif scored.hit.handle != kept[same].scored.hit.handle and len(kept[same].also) < ALSO:
             also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
-            kept[same] = replace(kept[same], also=tuple(also))
+            kept[same] = kept[same]._replace(also=tuple(also))
     return kept
 
 

@@ -8,16 +8,15 @@ files contain.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from avmfs_config.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\}|(?P<broken>\{))", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     """Absolute paths; none of them need exist.
 
     `runtime_dir` holds sockets. Where it lies in /tmp, whoever creates it must refuse one that belongs to

@@ -24,7 +24,7 @@ from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.index import passage_columns
 from avmfs.store.index import scan as scanning
-from avmfs.store.index.columns import SESSION_GAP, Columns, arrange
+from avmfs.store.index.columns import SESSION_GAP, Columns, arrange, ordered
 from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import PostingsCache
 from avmfs.store.index.vectors import VectorTable
@@ -544,7 +544,7 @@ def test_notes_that_are_each_headed_by_a_number_of_one_project_are_read_in_propo
     catalogue, count = PassageColumns(), 80_000
     began = time.process_time()
     rows = catalogue._taken((n, n, 0, 1, 1, n, n, 9, f"proj {n}", "alice", 0, 2**62) for n in range(1, count + 1))
-    table = arrange(rows, catalogue._voices_of)
+    table = arrange(ordered(rows), catalogue._voices_of)
     asked = signals.asked("what does Proj say of the cache", NOW, UTC)
     assert signals.addressed(table, "what does Proj say of the cache", asked) == "what does you say of the cache"
     assert signals.speaker(table, np.arange(count), asked).shape == (count,)

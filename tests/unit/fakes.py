@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.embed.protocol import Embedder
 from avmfs.node import Dispute, Hit
-from avmfs.store.index.columns import ROW, Columns, arrange
+from avmfs.store.index.columns import ROW, Columns, arrange, ordered
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.vectors import VectorTable
 from avmfs.text import forms, passages, segment, speech
@@ -113,7 +113,7 @@ class MemoryIndex:
                     END,
                 )
             )
-        return arrange(np.array(rows, ROW), voices_of)
+        return arrange(ordered(np.array(rows, ROW)), voices_of)
 
     def postings(self, terms: Sequence[str]) -> list[Postings]:
         found = []

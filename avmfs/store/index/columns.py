@@ -75,10 +75,6 @@ class Columns:
         return np.where(self.passages[at] == passages, at, NONE)
 
 
-def empty() -> Rows:
-    return {name: np.zeros(0, ROW[name]) for name in ROW.names or ()}
-
-
 def picked(rows: Rows, which: NDArray[Any]) -> Rows:
     """Those that a mask (n,) or positions (m,) name."""
     return {name: column[which] for name, column in rows.items()}
@@ -94,6 +90,12 @@ def merged(rows: Rows, gone: NDArray[np.bool_], fresh: NDArray[np.void]) -> Rows
     part = part[np.lexsort([rows[name][part] for name in _READING])]
     rest = stay[~touched]
     return picked(rows, np.insert(rest, np.searchsorted(rows["place"][rest], rows["place"][part]), part))
+
+
+def ordered(rows: NDArray[np.void]) -> Rows:
+    """``rows`` (n,) of dtype ROW, in any order."""
+    nothing = {name: np.zeros(0, ROW[name]) for name in ROW.names or ()}
+    return merged(nothing, np.zeros(0, np.bool_), rows)
 
 
 def arrange(rows: Rows, voices_of: Mapping[str, Collection[int]]) -> Columns:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from avmfs.lru import LRU
 from avmfs.store.index import allocator
-from avmfs.store.index.columns import ROW, Columns, arrange, empty, merged, picked
+from avmfs.store.index.columns import ROW, Columns, arrange, merged, ordered, picked
 from avmfs.store.index.hit_cache import HitCache
 from avmfs.store.index.postings import PostingsCache
 from avmfs.text import segment
@@ -42,7 +42,7 @@ class PassageColumns:
         self.hits = HitCache()
         self.postings = PostingsCache()
         self._lock = threading.Lock()
-        self._rows = empty()
+        self._rows = ordered(np.zeros(0, ROW))
         self._read = (-1, -1)  # newest of passage_log, newest of log
         self._forget_voices()
         self._views: LRU[str, tuple[Columns, int]] = LRU(ROWS, lambda view: min(len(view[0].passages), ROWS))
@@ -80,9 +80,7 @@ class PassageColumns:
             ]
         if changed is None or len(changed) > _MANY:
             self._forget_voices()
-            self._rows = merged(
-                empty(), np.zeros(0, np.bool_), self._taken(db.execute(_COLUMNS.format("document join ")))
-            )
+            self._rows = ordered(self._taken(db.execute(_COLUMNS.format("document join "))))
             self._views.clear()
         elif changed:
             fresh = self._taken(

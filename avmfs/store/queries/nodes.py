@@ -8,6 +8,7 @@ too, so that a passed ttl hides a node from all routes at once.
 from __future__ import annotations
 
 import json
+import sys
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -314,11 +315,19 @@ class Reader:
         # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
         rows = self._db.execute(
             "select scope, seq, at, op, agent, node, document, version, path, other from log"
-            f" where seq > :after and at >= :since and op not in {_UNLISTED}"
+            f" where seq > :after and seq <= :until and at >= :since and op not in {_UNLISTED}"
             " and +scope in (select value from json_each(:scopes))"
             " and (substr(path, 1, :length) = :within or substr(other, 1, :length) = :within)"
             f" order by seq {'desc' if newest_first else 'asc'}",
-            {"after": after_seq, "since": since, "within": within, "length": len(within), "scopes": self.within(under)},
+            {
+                # Behind the newest that the asker sees there is what others did, however much.
+                "until": self.newest_seq() if newest_first and not self.who.operator else sys.maxsize,
+                "after": after_seq,
+                "since": since,
+                "within": within,
+                "length": len(within),
+                "scopes": self.within(under),
+            },
         )
         seen = (self._standing.shown(Change(*row), within) for scope, *row in rows if self._standing.holds(scope))
         return [*islice((change for change in seen if change is not None), limit)]
