@@ -11,7 +11,7 @@ import re
 import threading
 import unicodedata
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
@@ -61,16 +61,13 @@ class Memory:
     moments: moments.Moments = field(default_factory=moments.Moments)
     pieces: pieces.Pieces = field(default_factory=pieces.Pieces)
 
-    @property
-    def store(self) -> Store:
-        return self.around.store
+    # Of ``around``: asked for so often that a property's frame counts.
+    store: Store = field(init=False, repr=False, compare=False)
+    zone: tzinfo = field(init=False, repr=False, compare=False)
+    now: Callable[[], int] = field(init=False, repr=False, compare=False)
 
-    @property
-    def zone(self) -> tzinfo:
-        return self.around.zone
-
-    def now(self) -> int:
-        return self.around.clock()
+    def __post_init__(self) -> None:
+        self.store, self.zone, self.now = self.around.store, self.around.zone, self.around.clock
 
     def reading(self) -> AbstractContextManager[Reader]:
         if self.then is not None:
@@ -228,7 +225,7 @@ class Memory:
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
-        waiting = self.around.store.queue_lengths()[0]
+        waiting = self.store.words_wait()
         while waiting > 0:  # what others write meanwhile is theirs to wait for
             done = self.submit("drain_lexical", limit=64)
             waiting = min(waiting - done["done"], done["left"])

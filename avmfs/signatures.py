@@ -197,8 +197,12 @@ def _test(kind: Any, stored: bool) -> Test:
         return reduce(_either, (_test(one, stored) for one in get_args(kind)))
     plain = get_origin(kind) or kind
     if plain is list:
-        each = _test(get_args(kind)[0], stored)
-        return lambda value: (type(value) is list if stored else isinstance(value, list)) and all(map(each, value))
+        inner = get_args(kind)[0]
+        outright, each = _outright(inner, stored), _test(inner, stored)
+        return lambda value: (
+            (type(value) is list if stored else isinstance(value, list))
+            and (inner is Any or all(type(item) in outright or each(item) for item in value))
+        )
     if stored:
         exact = {int: is_stored_integer, float: _is_stored_number, str: _is_stored_text}
         return exact.get(plain, lambda value: type(value) is plain)

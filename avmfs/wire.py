@@ -134,7 +134,8 @@ class Assembler:
             stop = _LENGTH.size + length
             if len(self._buffer) < stop:
                 break
-            frames.append(unpack(bytes(self._buffer[_LENGTH.size : stop])))
+            with memoryview(self._buffer) as whole, whole[_LENGTH.size : stop] as body:
+                frames.append(unpack(body))
             del self._buffer[:stop]
         return frames
 

@@ -41,7 +41,7 @@ class CachedListing:
             stop = start + (start < len(entries) and entries[start][0] == name)
             entries[start:stop] = [] if entry is None else [entry]
             if pieces is not None:
-                pieces[start:stop] = [] if entry is None else [_piece(entry)]
+                pieces[start:stop] = [] if entry is None else _pieces([entry])
         return CachedListing(entries, pieces)
 
     def packed(self, start: int, place: int, room: int) -> tuple[bytes, int]:
@@ -57,7 +57,7 @@ class CachedListing:
 
     def _pack(self, start: int) -> bytearray:
         if self._pieces is None:
-            self._pieces = list(map(_piece, self.entries))
+            self._pieces = _pieces(self.entries)
         self._ends = list(accumulate(map(len, self._pieces)))
         packed = bytearray().join(self._pieces)
         words = memoryview(packed).cast("Q")
@@ -68,6 +68,5 @@ class CachedListing:
         return packed
 
 
-def _piece(entry: Entry) -> bytes:
-    name, ino, kind = entry
-    return p.dirent(ino or 1, 0, kind, name)
+def _pieces(entries: list[Entry]) -> list[bytes]:
+    return [p.dirent(ino or 1, 0, kind, name) for name, ino, kind in entries]

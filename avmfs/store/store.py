@@ -156,7 +156,7 @@ class Store:
         kept = self._remembered()
         moment = kept.moment
         self.cached_node(who, parent)
-        visible, now = self._visible(kept, who), self._clock()
+        visible, now = self._visible(kept, who).ids, self._clock()
         found: list[Node] = []
         while True:
             with Lone(self._connections) as db:
@@ -303,6 +303,11 @@ class Store:
         """Documents waiting for words and for vectors."""
         with self.connection() as (db, _):
             return index_queue.lengths(db)
+
+    def words_wait(self) -> int:
+        """Return how many documents wait for words."""
+        with self.connection() as (db, _):
+            return index_queue.words_wait(db)
 
     def vectors_wait(self) -> bool:
         """Return whether a document waits for vectors."""

@@ -70,8 +70,8 @@ def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list
     if found.node.parent is None:  # it has been removed
         return [], False, False
     nodes, more = memory.store.cached_children(memory.who, found.node.id, after, limit)
-    lasting = all(node.expires is None for node in nodes)
-    return [entry(node) for node in nodes], more, lasting
+    lasting = {node.expires for node in nodes} <= {None}
+    return [(node.name, node.id, TYPE[node.kind]) for node in nodes], more, lasting
 
 
 def _names_of_place(memory: Memory, reader: Reader, found: Place) -> list[Entry]:

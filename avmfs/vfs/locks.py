@@ -154,6 +154,8 @@ class LockTable:
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
         key, alone = (what, node, owner), ("alone", node, 0)
+        if key not in self._owned:  # as with most who close a file
+            return
         with self._mutex:
             owned = self._owned.get(key)
             ends = owned is not None and (alone in self._owned or bool(held_by(owned.descriptor)))

@@ -232,9 +232,11 @@ class OpenFile:
 
     def _instant(self) -> int:
         """When an edit is made: after all that this mount has seen of the file, although clocks go back."""
-        with suppress(Stale):  # the commit says so
-            return max(self.memory.now(), self.memory.store.cached_node(self.memory.who, self.node).ctime + 1)
-        return self.memory.now()
+        now = self.memory.now()
+        try:
+            return max(now, self.memory.store.cached_node(self.memory.who, self.node).ctime + 1)
+        except Stale:  # the commit says so
+            return now
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss

@@ -115,10 +115,11 @@ class OpenFiles:
         return node in self._files
 
     def _in_trash(self, node: int) -> bool:
-        with suppress(Stale):
-            store, who = self._memory.store, self._memory.who
+        store, who = self._memory.store, self._memory.who
+        try:
             return store.cached_in_trash(who, store.cached_node(who, node).scope)
-        return False
+        except Stale:
+            return False
 
     def _removed(self, file: OpenFile, node: Node) -> bool:
         """Return whether a file was open here when it was removed, to the trash: for those who have it open it has no

@@ -389,11 +389,11 @@ def test_passages_of_one_document_stand_together_in_its_order() -> None:
 def test_passages_of_a_document_go_together_up_to_a_limit() -> None:
     parts = [replace(scored(7, text).hit, start=n * 20) for n, text in enumerate(("zebra", "lion"))]
     items = [
-        replace(item, tokens=JOINED // 2)
+        item._replace(tokens=JOINED // 2)
         for item in distinct([replace(scored(1, ""), hit=hit) for hit in parts], COUNTER)
     ]
     assert by_price(items) == [items]
-    items[1] = replace(items[1], tokens=JOINED // 2 + 1)
+    items[1] = items[1]._replace(tokens=JOINED // 2 + 1)
     assert by_price(items) == [items[:1], items[1:]]
 
 

@@ -369,7 +369,8 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "nonce": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
-    "queue_lengths": {"avmfs.memory"},
+    "queue_lengths": set(),
+    "words_wait": {"avmfs.memory"},
     "vectors_wait": {"avmfs.search.fresh"},
     "newest_passage": {"avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},

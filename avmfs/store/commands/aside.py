@@ -26,6 +26,11 @@ _MOST_MIRRORS: Final = 32  # doublings
 _TRASHED: Final = "(select id from scope where spec like '%;~trash%')"  # what is not there any more is not emptied
 _TOPS: Final = {paths.TRASH: TRASH, paths.ARCHIVE: ARCHIVE}
 _TOOLS: Final = (b".git", b".hg", b".svn")  # a tool makes and removes what is below a directory that has one of these
+# Whether such a directory ?1 is, or one that it is in; of the whole memory (?2) nobody asks.
+_MANAGED: Final = (
+    "with recursive up(id) as (select ?1 union all select parent from up cross join node using (id))"
+    " select 1 from up cross join node on node.parent = up.id where up.id <> ?2 and name in (?, ?, ?) limit 1"
+)
 _SUFFIX: Final = re.compile(rb"(?s)\A(.+)(\.[^.]{1,15})\Z")
 
 
@@ -62,12 +67,7 @@ def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
         return False
     if tx.index.ignores(parts):
         return False
-    marks, above = ",".join("?" * len(_TOOLS)), node.parent
-    while above is not None and above != ROOT:
-        if tx.db.execute(f"select 1 from node where parent = ? and name in ({marks})", (above, *_TOOLS)).get:
-            return False
-        above = tx.db.execute("select parent from node where id = ?", (above,)).get
-    return True
+    return not tx.db.execute(_MANAGED, (node.parent, ROOT, *_TOOLS)).get
 
 
 def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> None:

@@ -228,7 +228,7 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
 
 def _rename_words(tx: Tx, node: Node, name: bytes) -> None:
     """A file is found by its name as well."""
-    if node.document is None:
+    if node.document is None or node.name == name:
         return
     before, after = (segment.name_terms(paths.text(each)) for each in (node.name, name))
     if before != after:

@@ -85,21 +85,22 @@ class HitCache:
                 ):
                     found[passage] = kept.hit
             missing = [passage for passage in passages if passage not in found]
-            places = dict(self._places) if current and missing else {}
+            places = self._places if current else {}  # whatever moves one of them binds another dict
         if missing:
             fresh = _fetched(db, reader, missing, places)
             found |= {passage: kept.hit for passage, kept in fresh.items()}
             with self._lock:
                 if self._read == newest:
-                    self._keep(fresh, places)
+                    self._keep(fresh)
         return found
 
-    def _keep(self, fresh: dict[int, _Kept], places: dict[int, bytes]) -> None:
+    def _keep(self, fresh: dict[int, _Kept]) -> None:
         for passage, kept in fresh.items():
             self._hits.put(passage, kept)
             for number in (kept.hit.document, kept.hit.node):
                 self._of.setdefault(number, set()).add(passage)
-        self._places = places if len(places) <= _PLACES else {}
+        if len(self._places) > _PLACES:
+            self._places = {}
 
     def _catch_up(self, db: apsw.Connection, newest: tuple[int, int]) -> bool:
         """Forget what has changed since. False: the snapshot is older than what is remembered."""

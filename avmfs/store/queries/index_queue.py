@@ -91,7 +91,11 @@ def without_vectors(db: apsw.Connection, scopes: str, now: int, newest: int, mos
     return int(found)
 
 
+def words_wait(db: apsw.Connection) -> int:
+    """Return how many documents wait for words."""
+    return int(db.execute("select (select count(*) from lexical_queue) + (select count(*) from ended)").get)
+
+
 def lengths(db: apsw.Connection) -> tuple[int, int]:
     """Return how many documents wait for words, and how many for vectors."""
-    words = db.execute("select (select count(*) from lexical_queue) + (select count(*) from ended)").get
-    return int(words), int(db.execute(_AWAITING_VECTORS).get)
+    return words_wait(db), int(db.execute(_AWAITING_VECTORS).get)
