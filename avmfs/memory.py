@@ -171,7 +171,8 @@ class Memory:
         least, now, tz = self.around.search.min_relevance, self.now(), self.zone
         find = partial(then.search, self.store, self.then, self._engine(under, archive, q, mode).search)
         ask = partial(find, self.who, q, limit=limit, under=under, min_relevance=least, mode=mode, now=now, tz=tz)
-        return fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
+        embedded = self.around.embedded and self.then is None and mode != "lexical"
+        return fresh.once_embedded(self.store, self.reading, ask, embedded)
 
     def unsearched(self, form: str = "text") -> str:
         """Of a memory of the past, a line on what no search could look at, unless a ``form`` says it itself."""

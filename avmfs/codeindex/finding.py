@@ -57,7 +57,8 @@ def find(
         raise Invalid(f"limit {limit}: expected 1 or more")
     apart = modules.apart(question)
     places = [*_candidates(door, question if apart == question.lower() else f"{question} {apart}", project, NOTES)]
-    scores = _scores(places, [forms.of(each) for each in dict.fromkeys(segment.query_terms(apart))])
+    asked = dict.fromkeys(segment.query_terms(apart))
+    scores = _scores(places, [(each,) if segment.lone(each) else forms.of(each) for each in asked])
     plain = question.strip().lower().removesuffix("()")
     for number, each in enumerate(places):
         if plain in (each.symbol.name.lower(), last(each.symbol.name.lower())):

@@ -56,7 +56,15 @@ KNOWN: Final = 8192
 half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
 Step = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
-_DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
+_TELLING: Final = _PLACES - {"in", "on"} | {
+    "nor",
+    "all",
+    "some",
+    "most",
+    "many",
+    "few",
+    "only",
+}  # "out" tells, and "off"
 _DIGITS: Final = re.compile(r"\d+")
 
 
@@ -157,11 +165,11 @@ def glance(text: str) -> str:
 @lru_cache(KNOWN)
 def gist(text: str) -> bytes:
     """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
-    same figures, as many denials. A text without such words is itself. A digest: the words themselves would take ten
-    times the room of the text."""
+    same figures, as many denials, the same words of place, time and number. A text without such words is itself. A
+    digest: the words themselves would take ten times the room of the text."""
     words = segment.content_terms(text)
-    denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
-    said = f"{sorted(words)} {_DIGITS.findall(text)} {denials}" if words else f"= {' '.join(text.split())}"
+    denials, telling = len(_DENIAL.findall(text)), sorted(_TELLING.intersection(_LETTERS.findall(text.casefold())))
+    said = f"{sorted(words)} {_DIGITS.findall(text)} {denials} {telling}" if words else f"= {' '.join(text.split())}"
     return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

@@ -451,7 +451,7 @@ def _rest(index: SearchIndex, table: Columns, hits: Sequence[Scored], under: tup
     for document in list(dict.fromkeys(scored.hit.document for scored in hits))[:_SPARE]:
         if document in parts:
             at = int(table.find(np.array([parts[document]]))[0])
-            near = slice(max(at + 1 - SIBLINGS, 0), at + SIBLINGS)
+            near = slice(max(at - SIBLINGS, 0), at + SIBLINGS + 1)
             inside = table.passages[near][table.documents[near] == document].tolist()
             missing += [passage for passage in inside if passage not in there] if len(inside) <= SIBLINGS else []
     return [Scored(hit, 0.0, 0.0, {}, {}) for hit in index.hits(missing, under)] if missing else []

@@ -5,12 +5,14 @@ Owns where a text may be cut, the marks of what is left out, and what is never s
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from avmfs.text import segment
+from avmfs.text import forms, segment
 from avmfs.text.tokens import TokenCounter
 
 MORE: Final = " …"
@@ -24,7 +26,11 @@ SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 SUMMARIES: Final = 256  # lines that are remembered: an answer shows each as text and as a field
 
-_SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
+_SENTENCE_END: Final = re.compile(r"""[.!?…؟۔।॥]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
+LONG: Final = 60
+PARTS: Final = 3
+"""A sentence of more than LONG tokens that is longer than what it is cut to may begin at each such part of that: or an
+excerpt of a log, of JSON, of what has no sentences, were always its beginning."""
 _SPACE: Final = re.compile(r"\s+")
 _MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
 # What nobody sees but a model reads, or what shows text elsewhere than it stands: overrides of the direction of
@@ -63,15 +69,15 @@ def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
 
 def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter) -> str:
     """Of ``text`` the sentence with most of ``terms``, the first such, and those after it, in at most ``tokens``
-    tokens; with `` …`` where something is left out at the end, and ``… `` at the beginning. The whole text if it
-    fits."""
+    tokens; with `` …`` where something is left out at the end, and ``… `` at the beginning. Of a sentence that does not
+    fit its part (PARTS). The whole text if it fits."""
     size = len(counter.encode(text))
     if size <= tokens:
         return text
-    starts = [0, *(hit.end() for hit in _SENTENCE_END.finditer(text) if text[hit.end() :].strip())]
-    wanted = frozenset(terms)
+    starts = [*_starts(text, len(text) * max(tokens, LONG) // size + 1)]
+    wanted, lone = frozenset(form for term in terms for form in forms.of(term)), [*filter(segment.lone, terms)]
     said = [
-        len(wanted.intersection(segment.terms(text[start:stop])))
+        len(wanted.intersection(segment.terms(text[start:stop]))) + sum(each in text[start:stop] for each in lone)
         for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)
     ]
     start = starts[said.index(max(said))]
@@ -82,6 +88,20 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
         if (cut := shorten(rest, room, counter)) and counter.count(f"… {cut}") <= tokens:
             return f"… {cut}"
     return ""
+
+
+def _starts(text: str, room: int) -> Iterator[int]:
+    """Where an excerpt may begin of some ``room`` characters."""
+    ends = [hit.end() for hit in _SENTENCE_END.finditer(text) if text[hit.end() :].strip()]
+    for start, stop in itertools.pairwise((0, *ends, len(text))):
+        at, step = start, room // PARTS
+        while stop - at > room:
+            yield at
+            blank = text.rfind(" ", at + 1, at + step)
+            at = at + step if blank < 0 else blank
+            while at < stop and unicodedata.combining(text[at]):
+                at += 1
+        yield at
 
 
 @lru_cache(SUMMARIES)
@@ -99,7 +119,13 @@ def summary(text: str, terms: tuple[str, ...]) -> str:
     if len(line) <= SUMMARY:
         return line
     low = line.casefold()
-    at = min((place for term in terms if (place := low.find(term)) >= 0), default=0)
+    begins = (rf"(?<![0-9a-z]){re.escape(term)}" if term.isascii() else re.escape(term) for term in terms)
+    found = [(hit.start(), hit[0]) for hit in re.finditer("|".join(begins), low)] if terms else []
+    # The place from which most of them stand in what is shown.
+    last = SUMMARY * 2 // 3
+    at = max(
+        found, key=lambda one: len({term for there, term in found if 0 <= there - one[0] < last}), default=(0, "")
+    )[0]
     start = line.rfind(" ", 0, max(at - SUMMARY // 3, 0)) + 1 if at > SUMMARY * 2 // 3 else 0
     before, after = "… " if start else "", MORE if start + SUMMARY < len(line) else ""
     return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after

@@ -34,7 +34,10 @@ _GROUPS: Final = (
 
 
 def of(term: str) -> tuple[str, ...]:
-    """The index terms that stand for the same word as ``term``, itself the first."""
+    """The index terms that stand for the same word as ``term``, itself the first; all that begin with it ("*"), where
+    it is one character of a script without spaces."""
+    if segment.lone(term):
+        return (f"{term}*",)
     return _families().get(term, (term,))
 
 

@@ -22,14 +22,18 @@ import Stemmer
 from avmfs.lru import FIFO
 from avmfs.text.escapes import visible
 
-REVISION: Final = 1
-"""Of the terms that this module makes. An index built by another revision has to be built anew."""
+REVISION: Final = 2
+"""Of the terms that this module makes. With another one goes a step of avmfs.store.schema.migrations, which has what it
+changes indexed anew."""
 
 TERM_MAX: Final = 64
 """Characters kept of one term: what is longer is no word (base64, hashes) and would only swell the index."""
 
 QUERY_MAX: Final = 64
 """Terms used of one query; each costs a walk over its postings."""
+
+FEW: Final = 4
+"""Terms of a question below which each counts."""
 
 _REMEMBERED: Final = 20_000  # words and their terms, some 3 MB
 _REMEMBERED_LENGTH: Final = 24
@@ -49,7 +53,18 @@ _QUOTED: Final = re.compile(
 )
 _SYNTAX: Final = re.compile(r"[\"'“”„«»「」『』]|\bNOT\b")
 _NOT: Final = re.compile(r"(?<!\S)NOT\s+(" + _QUOTED.pattern + r"|\S+)")
-_WORD: Final = re.compile(r"[^\W_]+")
+# In the scripts of India a vowel is a mark on a letter, and no word is without them.
+_WORD: Final = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0966-\u0dff])+")
+# The stemmer of each script: the first code point, the first that is another script's, and a language of it. Words in
+# Latin letters may be of any: the English one leaves most of them alone.
+_STEMMED: Final = (
+    (0x0370, 0x0400, "greek"),
+    (0x0400, 0x0530, "russian"),
+    (0x0600, 0x0700, "arabic"),
+    (0x0900, 0x0980, "hindi"),
+    (0x1F00, 0x2000, "greek"),
+)
+_LATIN: Final = {ord("ø"): "o", ord("đ"): "d", ord("ħ"): "h", ord("ı"): "i", ord("ł"): "l", ord("ŧ"): "t"}
 # Normalisation sorts runs of combining marks by insertion, which is quadratic: pieces bound the run.
 _PIECE: Final = re.compile(r"\S{1,512}|\s+")
 _JOINERS: Final = frozenset((0x00AD, 0x200C, 0x200D, 0x2060, 0xFEFF))
@@ -76,6 +91,7 @@ _MORE_STOP_WORDS: Final = (
 )
 _STOP: Final = frozenset(f"{_STOP_WORDS} {_MORE_STOP_WORDS}".split())
 
+_HAN: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # A pair is dropped from a Chinese query only when both halves stand here: each alone is part of real words.
 _FUNCTION: Final = frozenset(
     "的了是在和与及或吗呢吧啊呀么什怎哪谁这那其之也都就而被把对于从到以为有个着过多少几何请我你他她它们"
@@ -85,10 +101,11 @@ _PARTICLES: Final = frozenset("的是了吗呢什么谁哪在のをがは")
 
 
 class _Fold(dict[int, int | str | None]):
-    """A translate() table made on demand: marks and joiners vanish, Latin letters lose their diacritics.
+    """A translate() table made on demand: joiners vanish, and marks but those of India's scripts; Latin letters lose
+    their diacritics.
 
-    Only Latin ones: taking the mark off a kana makes another letter, and Hangul would fall apart. Remembered
-    for the basic plane alone, so that hostile text cannot grow it without end.
+    Only Latin ones: taking the mark off a kana makes another letter, Hangul would fall apart, and a stemmer knows those
+    of its own script. Remembered for the basic plane alone, so that hostile text cannot grow it without end.
     """
 
     def __missing__(self, code: int) -> int | str | None:
@@ -102,7 +119,9 @@ class _Fold(dict[int, int | str | None]):
         if code in _JOINERS:
             return None
         if 0x00C0 <= code < 0x0250 or 0x1E00 <= code < 0x1F00:
-            return unicodedata.normalize("NFD", chr(code))[0]
+            return _LATIN.get(code) or unicodedata.normalize("NFD", chr(code))[0]
+        if 0x0900 <= code < 0x0E00:
+            return code
         return None if unicodedata.category(chr(code)).startswith("M") else code
 
 
@@ -112,7 +131,7 @@ class _Stems(FIFO[str, str]):
 
     def __missing__(self, word: str) -> str:
         start = word[:TERM_MAX]
-        term = (_stemmer().stemWord(start) or start)[:TERM_MAX]
+        term = (_stemmer(_language(start)).stemWord(start) or start)[:TERM_MAX]
         if len(word) <= _REMEMBERED_LENGTH:
             self.put(word, term)
         return term
@@ -127,8 +146,8 @@ def terms(text: str) -> list[str]:
     """Index terms of ``text``, in its order, with repetitions.
 
     NFKC and case folding (Unicode's NFKC_Casefold), diacritics of Latin letters off, words at
-    non-alphanumerics, English Snowball stems, overlapping pairs in scripts without spaces (a lone character
-    as itself). Each is 1 to TERM_MAX characters. Takes any str and never raises; linear in its length.
+    non-alphanumerics, Snowball stems of the script (_STEMMED, else English), overlapping pairs in scripts without
+    spaces. Each is 1 to TERM_MAX characters. Takes any str and never raises; linear in its length.
     """
     folded = _folded(text)
     if folded.isascii():  # most text
@@ -156,9 +175,30 @@ def query_terms(text: str) -> list[str]:
 
 
 def content_terms(text: str) -> list[str]:
-    """Distinct index terms of ``text`` in its order, without function words; all of them, if there are no others."""
+    """Distinct index terms of ``text`` in its order, without function words; all of them, if there are no others. Of a
+    pair that is left out because of a particle the ideograph beside it stays, where no other term has it, and there are
+    FEW: it may be the noun that is asked for (猫は, 茶的), and in a long question it is as often chance."""
     found = list(_words(text))
-    return list(dict.fromkeys([term for word, term in found if not _is_function(word)] or [term for _, term in found]))
+    kept = [term for word, term in found if not _is_function(word)]
+    if len(kept) < min(len(found), FEW) and not text.isascii():
+        inside = frozenset("".join(kept))
+        beside = (each for word, _ in found if not _PARTICLES.isdisjoint(word) for each in _HAN.findall(word))
+        kept += [each for each in beside if each not in _FUNCTION and each not in _PARTICLES and each not in inside]
+    return list(dict.fromkeys(kept or [term for _, term in found]))
+
+
+def lone(term: str) -> bool:
+    """Return whether it is one character of a script without spaces. It is looked for at the beginning of pairs, and
+    where a run of them ends (``ends``)."""
+    return len(term) == 1 and _UNSPACED.match(term) is not None
+
+
+def ends(text: str) -> list[str]:
+    """Distinct last characters of runs in scripts without spaces: the only ones that begin no pair."""
+    if text.isascii():
+        return []
+    runs = (run for word in _WORD.findall(_folded(text)) for run in _UNSPACED.findall(word))
+    return list(dict.fromkeys(run[-1] for run in runs if len(run) > 1))
 
 
 def quoted(text: str) -> list[list[str]]:
@@ -242,8 +282,17 @@ def _weight(term: str) -> int:
     return 3 * len(term) if _UNSPACED.match(term) else len(term)
 
 
-def _stemmer() -> Stemmer.Stemmer:
-    found: Stemmer.Stemmer | None = getattr(_own, "stemmer", None)
+def _language(word: str) -> str:
+    if not word.isascii():
+        for first, stop, language in _STEMMED:
+            if first <= ord(word[0]) < stop:
+                return language
+    return "english"
+
+
+def _stemmer(language: str) -> Stemmer.Stemmer:
+    found: Stemmer.Stemmer | None = getattr(_own, language, None)
     if found is None:
-        found = _own.stemmer = Stemmer.Stemmer("english", 0)  # without a memory of its own
+        found = Stemmer.Stemmer(language, 0)  # without a memory of its own
+        setattr(_own, language, found)
     return found

@@ -208,3 +208,23 @@ def test_rows_of_an_older_store_are_saved_though_their_table_is_lost(old: Path, 
     assert rows(new, "select id, data from body") == contents and saved["body"] == len(contents) > 3
     assert rows(new, "pragma user_version") == [(tables.VERSION,)]
     assert rows(new, "select value from setting where key = 'unsummed'") == [("body",)]
+
+
+def test_texts_whose_terms_are_made_in_another_way_are_indexed_anew(tmp_path: Path) -> None:
+    path = load(19, tmp_path)
+    with contextlib.closing(connect(path)) as db:
+        version = tables.VERSION
+        database.run(db, f"pragma user_version = {version}")  # as of now, so that nothing is queued yet
+    with doors(path) as at:
+        at["alice"].call("write", path="/shared/кот.md", data="Королёв пьёт чай".encode())
+        at["alice"].call("write", path="/shared/tea.md", data=b"tea for two\n")
+        at["alice"].call("search", q="tea", mode="lexical")
+    with contextlib.closing(connect(path)) as db:
+        database.run(db, "pragma user_version = 19")
+    database.prepare(path)
+    due = rows(
+        path, "select cast(name as text) from node join document on document.node = node.id where due is not null"
+    )
+    assert due == [("кот.md",), ("large.bin",)], "what stands in extents is not looked into"
+    with doors(path) as at:
+        assert "кот" in at["bob"].call("search", q="королев", mode="lexical")["text"]

@@ -14,7 +14,7 @@ from avmfs import calls
 from avmfs.access import Policy
 from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.rpc import methods
-from avmfs.search.duplicates import NEAR, likeness, steps, words
+from avmfs.search.duplicates import NEAR, gist, likeness, steps, words
 from avmfs.store.commands.versions import TAGS_MAX
 from tests.unit.views_fixtures import World, opened
 
@@ -158,3 +158,17 @@ def test_an_update_is_done_whole_or_not_at_all(world: World) -> None:
         remember(world, "alice", SAME, tags=["more"], **given)
     alice = world.agent("alice")
     assert alice.cat(f"{older}:data") == f"{FACT}\n" and "Train" not in alice.cat(f"{older}:meta")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Der Server ist nicht erreichbar.", "Der Server ist erreichbar."),
+        ("Сервер не доступен", "Сервер доступен"),
+        ("Most customers renewed", "Few customers renewed"),
+        ("The flag is on", "The flag is off"),
+    ],
+)
+def test_what_says_the_opposite_has_another_gist(one: str, other: str) -> None:
+    assert gist(one) != gist(other)
+    assert gist(one) == gist(f" {one} ")

@@ -19,6 +19,7 @@ from avmfs.search.pack import FIRST, JOINED, NOTHING, SCRAP, SMALL, Frame, Packe
 from avmfs.search.pack import _by_price as by_price
 from avmfs.search.pack import _distinct as distinct
 from avmfs.search.recall import STRATEGIES, Recall, recall
+from avmfs.text import segment
 from avmfs.text.tokens import ENCODINGS, TokenCounter
 from tests.unit.fakes import MemoryCorpus
 
@@ -695,3 +696,18 @@ def test_an_excerpt_is_of_the_sentence_with_most_of_the_words() -> None:
     assert excerpt(text, 12, ["zebra", "river"], COUNTER).startswith("… The zebra crossed the river.")
     assert excerpt(text, 12, ["lion"], COUNTER).startswith("A lion slept.")
     assert excerpt(text, 1000, ["zebra"], COUNTER) == text
+    assert "तेंदुआ" in excerpt(
+        "नदी नदी नदी। " * 40 + "तेंदुआ आया। " + "नदी नदी नदी। " * 40, 60, segment.terms("तेंदुआ"), COUNTER
+    )
+    assert "bought" in excerpt("It rained. " * 40 + "We bought a kiln. " + "It rained. " * 40, 20, ["buy"], COUNTER)
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "after"), [("filler ", "the zebra sleeps ", "filler "), ("水", "斑马", "山")]
+)
+def test_an_excerpt_of_a_sentence_that_does_not_fit_begins_near_what_is_asked_for(
+    before: str, said: str, after: str
+) -> None:
+    short = excerpt(before * 300 + said + after * 300, 40, ["zebra", "斑马"], COUNTER)
+    assert said.strip() in short and COUNTER.count(short) <= 40
+    assert short.startswith("… ") and short.endswith(" …")

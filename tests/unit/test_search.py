@@ -1,5 +1,6 @@
 """Search: ranking, relevance, degradation; a real index in memory, hashed vectors, MiniLM once."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -681,6 +682,8 @@ def test_summary_is_the_line_that_matches() -> None:
     assert len(long) <= SUMMARY
     assert long.startswith("… ")
     assert long.endswith(" …")
+    line = "2026-03-07T10:05:00 " + "info " * 60 + "host 10.0.0.5 refused " + "info " * 40
+    assert "10.0.0.5" in summary(line, tuple(segment.query_terms("10.0.0.5")))
 
 
 @pytest.mark.model
@@ -693,6 +696,36 @@ def test_minilm_finds_a_paraphrase_that_shares_no_word() -> None:
     answer = asked.search(ALICE, "semiconductor stock is too expensive", min_relevance=0.3)
     assert found(answer)[0] == "/memory/market/chips.md"
     assert asked.search(ALICE, "quantum chromodynamics on a lattice", min_relevance=0.3).hits == ()
+
+
+def test_one_ideograph_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    with opened(tmp_path) as world:
+        alice = world.agent("alice")
+        for name, text in (("begin", "茶叶很好"), ("inside", "喝绿茶很好"), ("end", "下午喝绿茶"), ("other", "喝咖啡")):
+            alice.put(f"/shared/{name}", text)
+        alice.memory.make_searchable()
+        for _ in range(2):  # the second time from memory, and with what came since
+            said = {scored.hit.path for scored in alice.memory.search("茶", mode="lexical", limit=100).hits}
+            assert said >= {b"/memory/shared/begin", b"/memory/shared/inside", b"/memory/shared/end"}, said
+            assert b"/memory/shared/other" not in said
+            for n in range(40):
+                alice.put(f"/shared/more{n}", "红茶真好")
+            alice.memory.make_searchable()
+        left = alice.memory.search("喝 NOT 茶", mode="lexical").hits
+        assert [scored.hit.path for scored in left] == [b"/memory/shared/other"]
+
+
+def test_a_search_by_words_alone_waits_for_no_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as world:
+        alice = world.agent("alice")
+        alice.memory.around = dataclasses.replace(alice.memory.around, embedded=True)
+        alice.put("/shared/note", "the kiln is hot")
+        alice.memory.make_searchable()
+        naps: list[float] = []
+        clock = SimpleNamespace(sleep=naps.append, monotonic=lambda: float(len(naps)))
+        monkeypatch.setattr(fresh, "time", clock)
+        assert not alice.memory.search("zzz", mode="lexical").hits and not naps
+        alice.memory.search("zzz")
 
 
 def test_a_word_is_found_in_the_form_in_which_it_was_written() -> None:

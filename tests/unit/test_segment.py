@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avmfs.text import sniff
-from avmfs.text.segment import QUERY_MAX, TERM_MAX, query_terms, terms, unwanted
+from avmfs.text.segment import QUERY_MAX, TERM_MAX, ends, query_terms, terms, unwanted
 
 ASCII = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 
 
 def holds(term: str) -> bool:
-    return 0 < len(term) <= TERM_MAX and all(c in ASCII if c.isascii() else c.isalnum() for c in term)
+    return 0 < len(term) <= TERM_MAX and all(
+        c in ASCII if c.isascii() else c.isalnum() or "\u0900" <= c < "\u0e00" for c in term
+    )
 
 
 @given(st.text(st.characters(exclude_categories=())))
@@ -47,6 +49,24 @@ def test_words_are_folded_and_stemmed() -> None:
     assert terms("Straße STRASSE") == ["strass", "strass"]
     assert terms("ﬁne ＦＩＮＥ co\u00adoperate") == ["fine", "fine", "cooper"]
     assert terms("don't snake_case 3.5%") == ["don", "t", "snake", "case", "3", "5"]
+
+
+def test_words_of_other_scripts_have_stems_of_their_own_and_keep_the_marks_that_tell() -> None:
+    assert len({*terms("собаки собака собаку")}) == len({*terms("Королёв Королев")}) == 1
+    assert len({*terms("ΑΘΗΝΑ Αθήνα Αθήνας")}) == len({*terms("المدرسة مدرسة")}) == len({*terms("किताबें किताब")}) == 1
+    assert terms("दिन") != terms("दान")
+    assert terms("Łódź Øresund đ") == ["lodz", "oresund", "d"]
+
+
+def test_an_ideograph_beside_a_particle_stays_where_few_words_are_asked_for() -> None:
+    assert query_terms("猫はどこ") == ["どこ", "猫"]
+    assert query_terms("茶的价格") == ["价格", "茶"]
+    assert query_terms("中东局势紧张的茶") == ["中东", "东局", "局势", "势紧", "紧张"]
+
+
+def test_the_last_character_of_a_run_begins_no_pair() -> None:
+    assert ends("下午喝绿茶。vi 好 山水") == ["茶", "水"]
+    assert ends("tea") == []
 
 
 def test_scripts_without_spaces_become_overlapping_pairs() -> None:

@@ -229,7 +229,7 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
             (document, part, node.scope, len(found), start, stop, speaker, said.at, speech.flags(piece) | said.flag),
         )
         passage = tx.db.last_insert_rowid()
-        tx.index_words(passage, prefix[1:] + prefix.join(found) if found else "")
+        tx.index_words(passage, prefix[1:] + prefix.join([*found, *segment.ends(piece)]) if found else "")
         counts.append((node.scope, 1, len(found)))
     return counts
 

@@ -8,6 +8,7 @@ stay in an entry until it is made anew: whoever reads it looks up which of them 
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -97,12 +98,21 @@ class PostingsCache:
 
 def _occurrences(db: apsw.Connection, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
     # Joined by SQLite, parsed by numpy: a Python object per row would be dear.
-    joined = db.execute("select group_concat(doc) from posting where term = ?", (term,)).get
+    within, bounds = "term = ?", (term,)
+    if term.endswith("*"):
+        within, bounds = "term >= ? and term <= ?", (term[:-1], term[:-1] + chr(sys.maxunicode))
+    joined = db.execute(f"select group_concat(doc) from posting where {within}", bounds).get
     if not joined:
         return np.zeros(0, np.uint32), np.zeros(0, np.uint16)
     ids, counts = np.unique(np.fromstring(joined, np.int64, sep=","), return_counts=True)
     kind = np.uint32 if int(ids[-1]) < 2**32 else np.int64
     return ids.astype(kind), np.minimum(counts, _MOST).astype(np.uint16)
+
+
+def phrase(terms: Sequence[str]) -> str:
+    """In FTS5's language: these terms, one after the other. The last may be the beginning of many, with "*"."""
+    last = terms[-1].removesuffix("*")
+    return f'"{" ".join([*terms[:-1], last])}"' + (" *" if last != terms[-1] else "")
 
 
 def _occurs(api: apsw.FTS5ExtensionApi, *_: Any) -> int:
@@ -111,7 +121,7 @@ def _occurs(api: apsw.FTS5ExtensionApi, *_: Any) -> int:
 
 def _later(db: apsw.Connection, term: str, entry: _Entry, newest: int) -> _Entry:
     rows: list[Any] = db.execute(
-        "select rowid, occurs(terms) from terms where terms match ? and rowid > ?", (f'"{term}"', entry.upto)
+        "select rowid, occurs(terms) from terms where terms match ? and rowid > ?", (phrase([term]), entry.upto)
     ).fetchall()
     if not rows:
         return _Entry(entry.passages, entry.times, newest)

@@ -20,7 +20,7 @@ from avmfs.node import DISPUTES, Dispute, Hit
 from avmfs.store.index.client import IndexClient
 from avmfs.store.index.columns import Columns
 from avmfs.store.index.passage_columns import PassageColumns
-from avmfs.store.index.postings import Postings
+from avmfs.store.index.postings import Postings, phrase
 from avmfs.store.index.scan import LocalScanner
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
@@ -74,8 +74,8 @@ class SqliteSearchIndex:
         with self._open() as (db, reader):
             found: list[int] = []
             for scope in self._scopes(db, reader):
-                phrase = '"' + " ".join(f"{scope}x{term}" for term in terms) + '"'
-                found += [row[0] for row in db.execute("select rowid from terms where terms match ?", (phrase,))]
+                wanted = phrase([f"{scope}x{term}" for term in (*terms[:-1], forms.of(terms[-1])[0])])
+                found += [row[0] for row in db.execute("select rowid from terms where terms match ?", (wanted,))]
             return np.array(sorted(found), np.int64)
 
     def nearest(

@@ -88,6 +88,14 @@ with recursive below(id, agent) as (
 ) update document set charged = agent from below where below.id = document.node and creator <> agent;
 """
 
+# 19 -> 20: terms of other scripts (segment.REVISION 2). What has such letters is to be indexed anew.
+_SCRIPTS: Final = """
+update document set due = (select coalesce(max(due), 0) + 1 from document) where due is null and id in (
+  select node.document from node left join body on body.id = node.body where extents
+  or cast(data as text) glob '*[øđħıłŧØĐĦİŁŦͰ-῿⺀-퟿豈-﫿𖿠-𿿽]*'
+  or cast(name as text) glob '*[øđħıłŧØĐĦİŁŦͰ-῿⺀-퟿豈-﫿𖿠-𿿽]*');
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
 # The first one takes OLDEST to the next version.
 MIGRATIONS: Final[tuple[str, ...]] = (
@@ -100,4 +108,5 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _CONSOLIDATED,
     _COPIES,
     _CHARGED,
+    _SCRIPTS,
 )
