@@ -98,10 +98,15 @@ class PostingsCache:
 
 def _occurrences(db: apsw.Connection, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
     # Joined by SQLite, parsed by numpy: a Python object per row would be dear.
-    within, bounds = "term = ?", (term,)
-    if term.endswith("*"):
-        within, bounds = "term >= ? and term <= ?", (term[:-1], term[:-1] + chr(sys.maxunicode))
-    joined = db.execute(f"select group_concat(doc) from posting where {within}", bounds).get
+    beginning = term.removesuffix("*")
+    joined = (
+        db.execute("select group_concat(doc) from posting where term = ?", (term,))
+        if beginning == term
+        else db.execute(
+            "select group_concat(doc) from posting where term >= ? and term <= ?",
+            (beginning, beginning + chr(sys.maxunicode)),
+        )
+    ).get
     if not joined:
         return np.zeros(0, np.uint32), np.zeros(0, np.uint16)
     ids, counts = np.unique(np.fromstring(joined, np.int64, sep=","), return_counts=True)
