@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from avmfs.cli.main import avm
 from avmfs.errors import Invalid
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
 from avmfs.evaluation.grading import grade
-from avmfs.evaluation.models import DO_NOT_KNOW, ModelError, OfflineReader, Reply
+from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply
 from avmfs.evaluation.runner import WEIGHTS, scenarios
 from avmfs.text.tokens import TokenCounter
 
@@ -150,6 +151,23 @@ def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:
     for text in ("The code is 5582.", *["word " * 20_000] * 7):
         small.inject(text, "Noted.")
     assert "5582" not in small.respond("What is the code?")
+
+
+class Narrow(Endpoint):
+    """A model that refuses what goes beyond its window, its answer included, and a conversation without a beginning."""
+
+    def reply(self, turns: Sequence[tuple[str, str]], system: str) -> Reply:
+        taken = self.max_tokens + sum(COUNTER.count(text) + 4 for text in (system, *(text for _, text in turns)))
+        if taken > 4000 or turns[0][0] != "user":
+            raise ModelError(f"400: {taken} tokens, the first of them of {turns[0][0]}")
+        return Reply("So it is.", taken, 3)
+
+
+def test_what_a_model_is_sent_fits_its_window_with_its_answer_and_begins_with_the_user() -> None:
+    make = agents.factory(Narrow("openai", "", "m", ""), cast("Any", Notebook("word " * 490)), COUNTER, 4000)
+    preset = replace(PRESETS["overflow"], categories=("basic_retention",), injected=3000, sent=6000)
+    found = run_memory_benchmark(make, preset, subject="s")
+    assert not [each.error for one in found.categories for each in one.scenarios if each.error]
 
 
 def test_a_judge_decides_and_where_it_fails_the_assertions_do() -> None:
