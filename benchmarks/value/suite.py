@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,6 +41,9 @@ class Verdict:
     """What the judge said; None where none was asked, or none could be understood."""
     judge: str = ""
     """The judge's reason, or why it failed."""
+    tokens_in: int = 0
+    """Of all that the judge was asked."""
+    tokens_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,22 @@ def recalled(scenario: Scenario, folder: Path) -> str:
         return avm.agent_memory().recall(scenario.question, max_tokens=RECALL_TOKENS)
 
 
-def play(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None, counter: TokenCounter) -> Answer:
+def graded(answer: Answer, passed: tuple[bool, ...], judge: ChatModel | None, question: str, gold: str) -> Answer:
+    """With its verdict. A judge that failed before is asked again, and what that cost is added to."""
+    if answer.error:
+        return answer
+    right, why, said = (None, "", None) if judge is None else judged(judge, question, gold, answer.text)
+    costs = [one for one in (answer.verdict, said) if one is not None]
+    spent = (sum(one.tokens_in for one in costs), sum(one.tokens_out for one in costs))
+    return replace(answer, verdict=Verdict(passed, right, why, *spent))
+
+
+def settled(answer: Answer, judge: ChatModel | None) -> bool:
+    """Nothing about it is to be asked again."""
+    return judge is None or (answer.verdict is not None and answer.verdict.right is not None)
+
+
+def play(scenario: Scenario, arm: str, model: ChatModel, counter: TokenCounter) -> Answer:
     shown = conversation(scenario, counter)
     if arm == "avmfs":
         with tempfile.TemporaryDirectory(prefix="avm-value-") as folder:
@@ -96,15 +114,14 @@ def play(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None
         reply: Reply = model.ask(shown, scenario.question)
     except ModelError as error:
         return Answer(scenario.id, scenario.category, arm, error=str(error))
-    right, why = judged(judge, scenario.question, scenario.answer, reply.text) if judge is not None else (None, "")
-    verdict = Verdict(grade(scenario.assertions, reply.text), right, why)
-    return Answer(scenario.id, scenario.category, arm, reply.text, reply.tokens_in, reply.tokens_out, verdict)
+    return Answer(scenario.id, scenario.category, arm, reply.text, reply.tokens_in, reply.tokens_out)
 
 
 def run(
     scenarios: Sequence[Scenario], model: ChatModel, judge: ChatModel | None, kept: Path | None, threads: int
 ) -> Iterator[Answer]:
-    """Every scenario in both arms, in the order in which they end; what ``kept`` holds already is not asked again."""
+    """Every scenario in both arms, in the order in which they end; what ``kept`` holds already is not asked again, but
+    for a judge that failed."""
     counter = TokenCounter()
     before = read_answers(kept) if kept is not None else {}
     lock = threading.Lock()
@@ -112,12 +129,17 @@ def run(
     for scenario in scenarios:
         for arm in ARMS:
             key = _key(scenario, arm, model, judge)
-            if key in before:
+            if key in before and settled(before[key], judge):
                 yield before[key]
             else:
                 wanted.append((key, scenario, arm))
+
+    def asking(key: str, scenario: Scenario, arm: str) -> Answer:
+        answer = before.get(key) or play(scenario, arm, model, counter)
+        return graded(answer, grade(scenario.assertions, answer.text), judge, scenario.question, scenario.answer)
+
     with ThreadPoolExecutor(threads) as pool:
-        asked = {pool.submit(play, scenario, arm, model, judge, counter): key for key, scenario, arm in wanted}
+        asked = {pool.submit(asking, *each): each[0] for each in wanted}
         try:
             for done in as_completed(asked):
                 answer = done.result()

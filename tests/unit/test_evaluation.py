@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from avmfs.cli import evaluating
 from avmfs.cli.main import avm
 from avmfs.errors import Invalid
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
@@ -175,6 +176,7 @@ def test_a_judge_decides_and_where_it_fails_the_assertions_do() -> None:
     first, second, *others = [each for one in found.categories for each in one.scenarios]
     assert first.graded_by == second.graded_by == "assertions" and first.score == 100
     assert "out of reach" in first.judge and "not understood" in second.judge
+    assert "\njudge failed: 2," in evaluating._text(found, "m", [], Path("runs"))
     assert all(each.graded_by == "judge" and each.score == 0 and each.agree is False for each in others)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -21,7 +21,9 @@ from avmfs.evaluation import models
 from avmfs.evaluation.grading import Assertion, grade, judged
 from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply, silent
 from avmfs.text.tokens import TokenCounter
+from benchmarks import bench_value
 from benchmarks.figures import BenchmarkError
+from benchmarks.results import read_json
 from benchmarks.value import suite
 from benchmarks.value.scenario import Scenario, load
 from benchmarks.value.suite import Verdict
@@ -247,12 +249,12 @@ def test_a_judge_that_fails_leaves_the_assertions_and_says_so(stub: Stub) -> Non
     judge = Endpoint("openai", stub.url, "m", "")
     stub.replies = [(200, openai('Well: {"right": false, "why": "another field"}')), (200, openai("Sure!"))]
     stub.replies += [(200, openai('{"right": "false"}')), (400, {})]
-    assert judged(judge, "which?", "order_ref", "x") == (False, "another field")
+    assert judged(judge, "which?", "order_ref", "x")[:2] == (False, "another field")
     for _ in range(2):
-        right, why = judged(judge, "which?", "order_ref", "x")
+        right, why, _ = judged(judge, "which?", "order_ref", "x")
         assert right is None and why.startswith("judge not understood")
-    right, why = judged(judge, "which?", "order_ref", "x")
-    assert right is None and why.startswith("judge failed")
+    right, why, cost = judged(judge, "which?", "order_ref", "x")
+    assert right is None and why.startswith("judge failed") and cost == Reply("", 0, 0)
 
 
 # ---- going on ----
@@ -336,6 +338,32 @@ def test_a_killed_run_goes_on_past_rate_limits_and_errors_and_counts_what_it_cos
     assert [row[1:3] for row in tokens["rows"]] == [[35, 10], [35, 10]], "five answers of 7 and 2 tokens in each arm"
     assert [row[4] for row in tokens["rows"]] == [35 + 20, 35 + 20]
     assert stub.replies == [], "what had been answered was not asked again"
+
+
+def test_a_judge_is_asked_as_one_costs_what_it_costs_and_is_seen_to_fail(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "recalled", lambda one, folder: "")
+    words = ["--scenarios", "api-contract", "--threads", "1", "--endpoint", stub.url, "--model", "m", "--judge"]
+    words += ["--max-answer", "40", "--price-in", "1000000", "--price-out", "0", "--local", str(tmp_path)]
+    words += ["--answers", str(tmp_path / "answers"), "--json", str(tmp_path / "found.json")]
+
+    def run() -> tuple[list[Any], int]:
+        assert bench_value.main(words) == 0
+        right, tokens, _ = read_json(tmp_path / "found.json").tables
+        by = dict(zip(right.columns, right.rows[-1], strict=True))
+        columns = [f"{arm}: {what}" for arm in suite.ARMS for what in ("judged", "judge failed")]
+        return [by[one] for one in columns], round(sum(cast(float, row[4]) for row in tokens.rows))
+
+    said = [openai(text) for text in ("order_ref", '{"right": true}', "order_ref", "Sure!")]
+    stub.replies = [(200, one) for one in said]
+    assert run() == (["1/1", 0, "0/0", 1], 7 * 4)
+    answering, judging = (one["body"] for one in stub.asked[:2])
+    assert answering["max_tokens"] == 40 < judging["max_tokens"]
+    assert DO_NOT_KNOW in answering["messages"][0]["content"] and DO_NOT_KNOW not in judging["messages"][0]["content"]
+    stub.replies = [(200, openai('{"right": false}'))]
+    assert run() == (["1/1", 0, "0/1", 0], 7 * 5), "the judge alone is asked again"
+    assert run() == (["1/1", 0, "0/1", 0], 7 * 5) and len(stub.asked) == 5
 
 
 def test_a_verdict_is_right_only_when_all_that_is_asserted_holds() -> None:
