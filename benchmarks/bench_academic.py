@@ -115,7 +115,7 @@ def _answered(
 ) -> Answer:
     """From a recall. What was answered, or judged, before under the same key is not asked again."""
     asked = f"(Asked on {question.asked}) {question.text}" if question.asked else question.text
-    key = key_of(repr((question, history.turns)), model.name)
+    key = key_of(question, history.turns, model)
     answer = before.get(key)
     if answer is None:
         shown = adapter.recall(question.text, SHOWN_TOKENS)

@@ -19,12 +19,14 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from avmfs.evaluation.agents import own_store
 from avmfs.evaluation.grading import grade, judged
-from avmfs.evaluation.models import ChatModel, ModelError, Reply
+from avmfs.evaluation.models import ChatModel, Endpoint, ModelError, Reply
 from avmfs.text.tokens import TokenCounter
 from benchmarks.figures import BenchmarkError
 from benchmarks.value.scenario import Event, Scenario
@@ -156,12 +158,19 @@ def run(
 
 def _key(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None) -> str:
     """Names everything that an answer depends on."""
-    return key_of(repr(scenario), arm, model.name, judge.name if judge is not None else "")
+    return key_of(scenario, arm, *(one if isinstance(one, Endpoint) else one and one.name for one in (model, judge)))
 
 
-def key_of(*parts: str) -> str:
-    """Of an answer that depends on these, and on the version of the product."""
-    return hashlib.sha256("\0".join([*parts, version("avmfs")]).encode()).hexdigest()[:32]
+def key_of(*parts: object) -> str:
+    """Of an answer that depends on these, and on the version of the product; the same in every process, as the order of
+    a set is not."""
+
+    def told(one: Any) -> object:
+        if isinstance(one, Endpoint):
+            return {**asdict(one), "key": ""}  # another key is the same model
+        return sorted(one) if isinstance(one, frozenset) else str(one) if isinstance(one, datetime) else asdict(one)
+
+    return hashlib.sha256(json.dumps([*parts, version("avmfs")], default=told).encode()).hexdigest()[:32]
 
 
 def append_answer(kept: Path, key: str, answer: Answer) -> None:

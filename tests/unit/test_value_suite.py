@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -295,6 +296,34 @@ def test_a_run_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.M
     kept.write_text('{"key": 1}\n')
     with pytest.raises(BenchmarkError, match="line 1"):
         list(suite.run([first], again, None, kept, 1))
+
+
+KEYS = """from avmfs.evaluation.models import Endpoint
+from benchmarks import academic
+from benchmarks.value import scenario, suite
+model = Endpoint("openai", "http://h/v1", "m", "secret")
+print([suite._key(one, arm, model, model) for one in scenario.load() for arm in suite.ARMS])
+talks = academic.load(suite.Path("benchmarks/data/locomo.json"))
+print([suite.key_of(question, each.turns, model) for each in talks for question in each.questions])"""
+
+
+def test_what_an_answer_is_kept_under_is_the_same_in_the_next_process_and_names_what_it_depends_on() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", KEYS],
+            cwd=BENCHMARKS.parent,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        for seed in ("1", "2")
+    ]
+    assert said[0].returncode == 0 and said[0].stdout == said[1].stdout, said[0].stderr
+    model, one = Endpoint("openai", "http://h/v1", "m", "secret"), named("api-contract")
+    others = [replace(model, kind="azure"), replace(model, url="http://i/v1"), replace(model, max_tokens=40)]
+    assert len({suite._key(one, "avmfs", each, None) for each in (model, *others)}) == 4
+    assert suite._key(one, "avmfs", replace(model, key="another"), None) == suite._key(one, "avmfs", model, None)
 
 
 WITHOUT_RECALL = """import sys
