@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.report import document  # noqa: E402
-from benchmarks.results import Report, compared, machine, read_json, read_reports  # noqa: E402
+from benchmarks.results import Report, comparison, machine, read_json, read_reports  # noqa: E402
 
 SECTIONS = {
     "latency": ("api", "mount", "recall"),
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("bench_paper: no script has a result", file=sys.stderr)
         return 2
     if before is not None:
-        print("\n".join(["\ndiffers from the earlier run:", *(compared(before, reports) or ["  nothing by a tenth"])]))
+        print(f"\n{comparison(before, reports)}")
     if failed:
         print(f"bench_paper: failed, in whole or in part: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -30,6 +30,7 @@ from benchmarks.results import (
     Report,
     Table,
     Target,
+    Value,
     compared,
     markdown,
     measured,
@@ -176,10 +177,30 @@ def test_an_earlier_result_is_compared_figure_by_figure_and_verdict_by_verdict(t
         "  python -m x: target: r: met -> MISSED",
     ]
     told = _run_module("benchmarks.report", "--against", before, after)
-    assert told.returncode == 0 and "MISSED" in told.stdout
+    assert told.returncode == 0 and "MISSED" in told.stdout and "3 of 3 figures" in told.stdout
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no results"):
         read_reports(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("path", sorted(report.RESULTS.glob("*.json")), ids=lambda path: path.name)
+def test_a_result_differs_from_itself_in_nothing(path: Path) -> None:
+    assert compared(read_reports(path), read_reports(path)) == []
+
+
+def test_figures_in_words_from_nothing_and_to_nothing_are_compared_wherever_the_files_lay() -> None:
+    def result(command: str, *rows: tuple[Value, ...]) -> Report:
+        return Report("x", "x", f"python -m x{command}", {}, [Table("t", ("kind", "size", "held", "ms", "ms"), rows)])
+
+    before = result(" --local tmp -n 3", ("a", 10, "45/52", 0, 5.0), ("a", 20, "95.0 %", 1.0, 6.0), ("b", 10, "1/2"))
+    after = result(" -n 3", ("a", 10, "30/52", 0.3, 5.0), ("a", 20, "50.0 %", 1.0, 6.0))
+    assert compared([before], [after, result(" -n 4", ("a", 10, "1/52"))]) == [
+        "  python -m x -n 3: t: a: held: 45/52 -> 30/52 (-33%)",
+        "  python -m x -n 3: t: a: ms: 0 -> 0.300",
+        "  python -m x -n 3: t: a (2): held: 95.0 % -> 50.0 % (-47%)",
+        "  python -m x -n 3: t: b: size: 10 -> nothing",
+        "  python -m x -n 3: t: b: held: 1/2 -> nothing",
+    ]
 
 
 def test_a_report_survives_its_json_and_names_its_command_in_markdown(tmp_path: Path) -> None:
