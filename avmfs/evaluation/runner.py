@@ -200,7 +200,7 @@ def _played(one: Scenario, agent: Agent, preset: Preset, judge: ChatModel | None
             else:
                 for _ in range(turn):
                     say(f"By the way, {draw.choice(_NOISE)}; {draw.choice(_TAIL)}.")
-        if preset.injected:
+        if preset.injected or preset.calls:
             _press(agent, preset, counter)
             transcript.append(("session", f"{max(preset.injected, preset.sent):,} tokens about nothing"))
         answer = say(one.question)

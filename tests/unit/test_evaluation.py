@@ -148,6 +148,9 @@ def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:
     fillers = [text for text in said if text.isascii()]
     assert len(fillers) == 20
     assert 1700 < sum(map(COUNTER.count, injected + fillers)) < 2300
+    said.clear()
+    run_memory_benchmark(Counts, replace(preset, injected=0, calls=5, sent=500), subject="s", languages=("zh",))
+    assert len([text for text in said if text.isascii()]) == 5
     small = agents.ConversingAgent(READER, None, "a", set(), COUNTER, agents.WINDOW_TOKENS)
     for text in ("The code is 5582.", *["word " * 20_000] * 7):
         small.inject(text, "Noted.")
