@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from avmfs.evaluation import models
 from avmfs.evaluation.grading import Assertion, grade, judged
 from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply, silent
 from avmfs.text.tokens import TokenCounter
-from benchmarks import bench_value
+from benchmarks import bench_agent_efficiency, bench_value
 from benchmarks.figures import BenchmarkError
 from benchmarks.results import read_json
 from benchmarks.value import suite
@@ -123,6 +124,12 @@ def test_the_store_hands_over_what_others_noted_and_nothing_private(tmp_path: Pa
     scenario = named("private-stays-private")
     text = suite.recalled(scenario, tmp_path)
     assert "80,000 to 88,000" in text and "97,000" not in text
+
+
+@pytest.mark.parametrize("kind", bench_agent_efficiency.KINDS)
+def test_of_all_notes_of_a_kind_each_question_is_answered_by_one(kind: str) -> None:
+    notes = [bench_agent_efficiency.KINDS[kind](random.Random(kind), number) for number in range(500)]
+    assert len({note.question for note in notes}) == 500
 
 
 @pytest.mark.parametrize(
