@@ -53,6 +53,8 @@ def test_the_scenarios_are_those_that_the_documents_speak_of() -> None:
         told = " ".join(event.text for event in one.events).lower()
         for assertion in one.assertions:
             assert not assertion.has or any(word.lower() in told for word in assertion.has), (one.id, assertion)
+        held = grade(one.assertions, one.question)  # who says the question again has shown nothing
+        assert not any(each.has and right for each, right in zip(one.assertions, held, strict=True)), one.id
 
 
 ASK = "ask: {by: a, at: 2026-01-01, question: q}, answer: y"
