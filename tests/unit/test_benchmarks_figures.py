@@ -42,6 +42,7 @@ from benchmarks.results import (
 )
 from benchmarks.rounds import take_turns
 from benchmarks.script import _without_json
+from benchmarks.script import command as named
 
 MS = 1_000_000
 
@@ -318,7 +319,9 @@ def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
         failures = {"avmfs": "broke off"} if script in broken else {}
         write_json(
             Path(command[command.index("--json") + 1]),
-            Report(script, script, " ".join(command), {}, [], failures=failures),
+            Report(
+                script, script, named(f"python -m benchmarks.bench_{script}", command[3:]), {}, [], failures=failures
+            ),
         )
         return subprocess.CompletedProcess(command, int(bool(failures)))
 
@@ -332,6 +335,7 @@ def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
     reports = read_reports(tmp_path / "results.json")
     assert sorted(report.benchmark for report in reports) == ["agent_efficiency", "idle", "start"]
     assert not any(report.failures for report in reports)
+    assert bench_paper.main([*words, "start", "--quick"]) == 0 and asked[4:] == ["start", "idle"], "not of other sizes"
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(SystemExit) as refused:
         bench_paper.main([*words, "start"])
