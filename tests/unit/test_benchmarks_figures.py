@@ -6,13 +6,16 @@ import importlib.util
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from benchmarks import bench_paper, report
+from benchmarks import bench_paper, bench_recovery, report
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
+from benchmarks.bench_recovery import CLIENT
 from benchmarks.figures import (
     BenchmarkError,
     Round,
@@ -242,6 +245,32 @@ def test_access_patterns_are_what_they_are_called() -> None:
     assert hits["uniform"] == pytest.approx(0.1, abs=0.02)
     distinct = {pattern: len(set(order[-400:])) for pattern, order in orders.items()}
     assert distinct["working set"] < distinct["uniform"]
+
+
+def test_a_client_that_hangs_after_a_kill_waits_until_the_end_and_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "mount/memory"
+    place.mkdir(parents=True)
+    hangs = CLIENT.replace(
+        '    if kind == "read":', '    while kind == "read" and os.path.exists(f"{place}/hang"):\n', 1
+    )
+    hangs = hangs.replace('hang"):\n', 'hang"):\n        time.sleep(60)\n    if kind == "read":', 1)
+    monkeypatch.setattr(bench_recovery, "CLIENT", hangs)
+    monkeypatch.setattr(bench_recovery, "HUNG_S", 0.5, raising=False)
+
+    def killed(environment: object, victim: str) -> list[int]:
+        limit = time.monotonic() + 60
+        while not bench_recovery._began(tmp_path / "client0") and time.monotonic() < limit:
+            time.sleep(0.01)
+        (place / "hang").touch()
+        return []
+
+    monkeypatch.setattr(bench_recovery, "_ready", killed)
+    daemon = SimpleNamespace(mountpoints={"bench": place.parent}, data=tmp_path / "data", environment={})
+    waits, quiet, errors = bench_recovery._measure(cast(Any, daemon), "child", 2, 1)
+    assert min(*waits, *quiet) > bench_recovery.WINDOW_S["child"], "what is still open counts until now"
+    assert [error for error in errors if "client0" in error]
 
 
 def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
