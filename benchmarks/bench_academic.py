@@ -48,6 +48,7 @@ def measure(run: Run) -> Findings:
         data=f"{chosen.data.name}: {len(histories)} histories of {sum(len(one.turns) for one in histories):,} turns",
         questions=f"{len(questions):,}, spread evenly; {sum(one.unplaced for one in histories)} more name no turn",
         recall="the default model; one note a turn, with its time and speaker",
+        fitted_on="LoCoMo's development half",
         **({"answers": f"by {model.name}, from {SHOWN_TOKENS:,} tokens, judged by itself"} if model else {}),
     )
     rows: dict[str, list[dict[str, float]]] = defaultdict(list)

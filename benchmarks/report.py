@@ -146,7 +146,7 @@ PICKS = (
     *(
         Pick(f"LoCoMo: some evidence among the first five, {name}", "peers", (row,), "any@5", "", "–")
         for name, row in (
-            ("avmfs", "avmfs"),
+            ("avmfs, which is fitted on it", "avmfs"),
             ("mem0", "mem0 2.2.1"),
             ("Chroma", "chroma 1.5.9"),
             ("LanceDB", "lancedb 0.40.0"),
