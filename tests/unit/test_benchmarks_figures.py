@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import bench_paper, bench_recovery, report
+from benchmarks import bench_files, bench_paper, bench_recovery, report
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
 from benchmarks.bench_recovery import CLIENT
 from benchmarks.figures import (
@@ -271,6 +271,22 @@ def test_a_client_that_hangs_after_a_kill_waits_until_the_end_and_is_a_failure(
     waits, quiet, errors = bench_recovery._measure(cast(Any, daemon), "child", 2, 1)
     assert min(*waits, *quiet) > bench_recovery.WINDOW_S["child"], "what is still open counts until now"
     assert [error for error in errors if "client0" in error]
+
+
+def test_a_wide_directory_is_judged_by_its_first_listing_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.wide.fill", lambda *_: None)
+    listed: set[str] = set()
+
+    def call(command: str, limit_s: float, folder: str, **_: Any) -> dict[str, float]:
+        if command == "fill":
+            return {}
+        known = folder in listed
+        listed.add(folder)
+        return {"first_s": 0.001 if known else 2.0, "whole_s": 3.0, "stat_s": 0.0}
+
+    clients: Any = dict.fromkeys(bench_files.VARIANTS, SimpleNamespace(call=call))
+    table, first_ms = bench_files._wide(3, {name: Path(name) for name in clients}, clients, 9, cast(Any, None))
+    assert measured("x", first_ms, "<=", 1000).verdict == "MISSED" and len(table.rows) == 6
 
 
 def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
