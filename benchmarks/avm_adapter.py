@@ -100,7 +100,12 @@ class Adapter:
         self.ids = {}
         for one in memories:
             self.remembered(one)
-        self._avm.search("warm", limit=1)  # words and vectors of what was just written
+        self.caught_up()
+
+    def caught_up(self) -> None:
+        """Make the words and vectors of what was just written, which the first search does."""
+        assert self._avm is not None
+        self._avm.search("warm", limit=1)
 
     def remembered(self, one: dict[str, Any]) -> None:
         """Take one in."""

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from avmfs.evaluation.grading import judged
+from avmfs.evaluation.grading import judging
 from avmfs.evaluation.models import Endpoint, ModelError, silent
 from benchmarks import academic, avm_adapter
 from benchmarks.academic import UNANSWERABLE, History, Question
@@ -31,7 +31,7 @@ from benchmarks.bench_value import add_endpoint, endpoint
 from benchmarks.recall_quality import COVERED, grams, interval
 from benchmarks.results import Table, Value
 from benchmarks.script import Findings, Run, options, positive, positive_numbers, run_script
-from benchmarks.value.suite import Answer, Verdict, append_answer, key_of, read_answers
+from benchmarks.value.suite import Answer, append_answer, graded, key_of, read_answers, settled
 
 DEPTHS = (1, 5, 10, 30)
 BUDGETS = (250, 500, 1000, 2000, 4000)
@@ -48,6 +48,7 @@ def measure(run: Run) -> Findings:
         data=f"{chosen.data.name}: {len(histories)} histories of {sum(len(one.turns) for one in histories):,} turns",
         questions=f"{len(questions):,}, spread evenly; {sum(one.unplaced for one in histories)} more name no turn",
         recall="the default model; one note a turn, with its time and speaker",
+        fitted_on="LoCoMo's development half",
         **({"answers": f"by {model.name}, from {SHOWN_TOKENS:,} tokens, judged by itself"} if model else {}),
     )
     rows: dict[str, list[dict[str, float]]] = defaultdict(list)
@@ -113,19 +114,21 @@ def _answered(
     before: Mapping[str, Answer],
     kept: Path | None,
 ) -> Answer:
-    """From a recall. What was answered before under the same key is not asked again."""
+    """From a recall. What was answered, or judged, before under the same key is not asked again."""
     asked = f"(Asked on {question.asked}) {question.text}" if question.asked else question.text
-    key = key_of(repr((question, history.turns)), model.name)
-    if key in before:
-        return before[key]
-    shown = adapter.recall(question.text, SHOWN_TOKENS)
-    try:
-        reply = model.ask(shown, asked)
-    except ModelError as error:
-        return Answer(question.id, question.category, "avmfs", error=str(error))
-    right, why = judged(model, question.text, question.answer or NO_ANSWER, reply.text)
-    verdict = Verdict((silent(reply.text),), right, why)
-    answer = Answer(question.id, question.category, "avmfs", reply.text, reply.tokens_in, reply.tokens_out, verdict)
+    key = key_of(question, history.turns, model)
+    answer = before.get(key)
+    if answer is None:
+        shown = adapter.recall(question.text, SHOWN_TOKENS)
+        try:
+            reply = model.ask(shown, asked)
+        except ModelError as error:
+            return Answer(question.id, question.category, "avmfs", error=str(error))
+        answer = Answer(question.id, question.category, "avmfs", reply.text, reply.tokens_in, reply.tokens_out)
+    elif settled(answer, model):
+        return answer
+    passed = (silent(answer.text),)
+    answer = graded(answer, passed, judging(model), question.text, question.answer or NO_ANSWER)
     if kept is not None:
         append_answer(kept, key, answer)
     return answer

@@ -29,7 +29,7 @@ from benchmarks.script import Findings, Run, options, positive, positive_numbers
 PUBLISHED = {"error log": "98.5 %", "long-term memory": "98.2 %", "all": "93.6 %"}
 PUBLISHED_COVERAGE = {100: "6 %", 500: "30 %", 1000: "56 %", 2000: "84 %", 4000: "100 %"}
 
-# What notes are about: pairs of the names, and a place.
+# What notes are about: three of the names, and a place.
 _NAMES = "amber cedar dune ember fjord garnet heron iris jade kelp lotus maple nectar onyx pearl quartz reed slate fern"
 _PLACES = "Aarhus Cork Delft Evora Faro Ghent Hamar Imola Jena Kiel Lund Malmo Narvik Olomouc Pula Riga Split Turku"
 
@@ -50,7 +50,7 @@ def _made(shape: str, question: str, fact: str) -> Maker:
 
     def make(draw: random.Random, number: int) -> Note:
         names, places = _NAMES.split(), _PLACES.split()
-        name = f"{names[number % 19]}-{names[(number // 19) % 19]}"
+        name = "-".join(names[number // each % 19] for each in (1, 19, 361))
         words = {"n": number, "name": name, "place": draw.choice(places), "x": draw.randrange(10**4, 10**5)}
         said = fact.format(**words)
         return Note(f"{number:04}-{name}.md", shape.format(**words, fact=said), question.format(**words), said)

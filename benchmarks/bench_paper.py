@@ -26,7 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.report import document  # noqa: E402
-from benchmarks.results import Report, compared, machine, read_json, read_reports  # noqa: E402
+from benchmarks.results import Report, comparison, machine, read_json, read_reports  # noqa: E402
+from benchmarks.script import command  # noqa: E402
 
 SECTIONS = {
     "latency": ("api", "mount", "recall"),
@@ -74,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--short", action="store_true", help="smaller sizes, as many rounds")
     forms.add_argument("--quick", action="store_true", help="does it run, not how fast")
-    parser.add_argument("--resume", action="store_true", help="only what DIR/results.json has no figures of yet")
+    parser.add_argument(
+        "--resume", action="store_true", help="only what DIR/results.json has no figures of with these options"
+    )
     parser.add_argument("--local", type=Path, metavar="DIR", default=Path("/var/tmp"), help="the disk (%(default)s)")
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="an earlier results.json, or a directory of results"
@@ -91,16 +94,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         parser.error(f"{earlier}: {error}")
     chosen.output.mkdir(parents=True, exist_ok=True)
-    reports, failed = [report for report in found if not report.failures], []
+    words = {
+        script: [
+            *("--local", str(chosen.local)),
+            *(["--quick"] if chosen.quick else shlex.split(SHORT.get(script, "")) if chosen.short else []),
+        ]
+        for name in names
+        for script in SECTIONS[name]
+    }
+    asked = {script: command(f"python -m benchmarks.bench_{script}", its) for script, its in words.items()}
+    failed: list[str] = []
+    reports = [one for one in found if not one.failures and asked.get(one.benchmark, one.command) == one.command]
     had = {report.benchmark for report in reports}
-    for script in (script for name in names for script in SECTIONS[name] if script not in had):
+    for script in (script for script in words if script not in had):
         result = chosen.output / f"{script}.json"
         result.unlink(missing_ok=True)
-        command = [sys.executable, "-m", f"benchmarks.bench_{script}", "--json", str(result)]
-        command += ["--local", str(chosen.local), *(["--quick"] if chosen.quick else [])]
-        command += shlex.split(SHORT.get(script, "")) if chosen.short else []
+        run = [sys.executable, "-m", f"benchmarks.bench_{script}", "--json", str(result), *words[script]]
         print(f"\n== {script}", flush=True)
-        if subprocess.run(command, cwd=ROOT, check=False).returncode or not result.exists():
+        if subprocess.run(run, cwd=ROOT, check=False).returncode or not result.exists():
             failed.append(script)
         if result.exists():
             reports.append(read_json(result))
@@ -110,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("bench_paper: no script has a result", file=sys.stderr)
         return 2
     if before is not None:
-        print("\n".join(["\ndiffers from the earlier run:", *(compared(before, reports) or ["  nothing by a tenth"])]))
+        print(f"\n{comparison(before, reports)}")
     if failed:
         print(f"bench_paper: failed, in whole or in part: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

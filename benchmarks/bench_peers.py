@@ -6,7 +6,8 @@
 PATH is a file of LoCoMo or LongMemEval (bench_academic). Each history is a store of its own, in turn with every
 memory; each peer is a process in its own environment, avmfs is opened in this process (its Python API, a note a turn).
 All have vectors of the default model at hand, so times are without a model's, and durability is what each gives
-by itself: avmfs syncs each note, the others do not. *cosine* is the order of the bare vectors.
+by itself: avmfs syncs each note, the others do not. The first find has what is left of taking the notes in: avmfs and
+LanceDB index their words then. *cosine* is the order of the bare vectors.
 
 What needs a server, a key or a language model to take a note in has no row: benchmarks/README.md names them.
 """
@@ -52,7 +53,7 @@ class Seen:
     added_s: list[float] = field(default_factory=list)
     asked_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
-    """The first question of each history: cold."""
+    """The first question of each history: cold, with what is left of taking the notes in."""
     places: list[list[float]] = field(default_factory=list)
     version: str = ""
 
@@ -66,6 +67,7 @@ def measure(run: Run) -> Findings:
         questions=f"{sum(map(len, asked.values())):,} that have an answer",
         vectors="of the default model, made before; of avmfs those of its own passages",
         rounds="each history is one, every memory in turn",
+        fitted_on="LoCoMo's development half: the weights of avmfs; those of no peer",
     )
     seen: dict[str, Seen] = defaultdict(Seen)
     failures: dict[str, str] = {}
@@ -115,6 +117,9 @@ def _ours(seen: Seen, history: History, questions: Sequence[Question]) -> None:
             began = time.perf_counter()
             super().remembered(one)
             seen.added_s.append(time.perf_counter() - began)
+
+        def caught_up(self) -> None:
+            """The first question waits for it, as a peer's does."""
 
     with contextlib.closing(Timed()) as adapter:
         adapter.ingest([dict(turn) for turn in history.turns])

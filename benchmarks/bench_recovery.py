@@ -4,7 +4,7 @@
 
 Kills a process again and again with SIGKILL under load and reports, per kill, the longest time that any system call of
 any client took from then on. Windows of the same length without a kill take turns with those and are the baseline. Any
-error of a client ends the run: with an exit status of 1.
+error of a client, or one that hangs to the end, ends the run: with an exit status of 1.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -30,17 +31,21 @@ from benchmarks.script import Findings, Run, names_among, options, positive, run
 VICTIMS = ("child", "writer", "both")
 WINDOW_S = {"child": 0.3, "writer": 0.8, "both": 0.8}
 LIMIT_S = 60.0
+HUNG_S = 10.0
+"""A client that begins nothing for so long after the last window hangs."""
 
 CLIENT = """
-import os, sys, time
-place, kind, name = sys.argv[1:]
+import os, struct, sys, time
+place, kind, name, told = sys.argv[1:]
 path = f"{place}/{name}"
+told = os.open(told, os.O_WRONLY | os.O_CREAT)
 with open(path, "w") as file:
     file.write("x" * 1024)
 number = 0
 while True:
     number += 1
     began = time.monotonic()
+    os.pwrite(told, struct.pack("d", began), 0)
     if kind == "read":
         with open(path, "rb") as file:
             assert len(file.read()) == 1024
@@ -86,7 +91,7 @@ def _measure(daemon: Daemon, victim: str, kills: int, clients: int) -> tuple[lis
     for number in range(2 * clients):
         output = home / f"client{number}"
         kind = ("read", "write")[number % 2]
-        command = [sys.executable, "-c", CLIENT, str(place), kind, f"{kind}{number}"]
+        command = [sys.executable, "-c", CLIENT, str(place), kind, f"{kind}{number}", f"{output}.began"]
         running.append(start_child(command, output, os.environ))
         outputs.append(output)
     windows: list[tuple[bool, float, float]] = []
@@ -105,7 +110,9 @@ def _measure(daemon: Daemon, victim: str, kills: int, clients: int) -> tuple[lis
                 windows.append((kill, began, time.monotonic()))
             if any(client.poll() is not None for client in running):
                 break
-        time.sleep(0.2)
+        over = time.monotonic()
+        while (now := time.monotonic()) < over + HUNG_S and min(map(_began, outputs)) < over:
+            time.sleep(0.01)
     finally:
         for client in running:
             _end(client)
@@ -116,6 +123,9 @@ def _measure(daemon: Daemon, victim: str, kills: int, clients: int) -> tuple[lis
         waits += [(float(began), float(took)) for began, took in numbers]
         if len(numbers) < len(lines):
             failures.append("\n".join(line for line in lines if not line[:1].isdigit()))
+        elif (began := _began(output)) < over:
+            waits.append((began, now - began))
+            failures.append(f"{output.name} hangs: what it began {now - began:.1f} s ago is not done")
     longest: dict[bool, list[float]] = {True: [], False: []}
     for kill, began, ended in windows:
         longest[kill].append(max((took for at, took in waits if at < ended and at + took > began), default=0.0))
@@ -138,6 +148,12 @@ def _ready(environment: Mapping[str, str], victim: str) -> list[int]:
             return [pid for each in wanted for pid in pids[each]]
         time.sleep(0.01)
     raise BenchmarkError("the daemon does not recover")
+
+
+def _began(output: Path) -> float:
+    """When a client's last operation began; 0: none has yet."""
+    told = Path(f"{output}.began")
+    return float(struct.unpack("d", told.read_bytes())[0]) if told.exists() and told.stat().st_size else 0.0
 
 
 def _end(client: subprocess.Popen[bytes]) -> None:

@@ -17,13 +17,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from avmfs.evaluation.grading import judging
 from avmfs.evaluation.models import ChatModel, Endpoint, OfflineReader
 from avmfs.text.tokens import TokenCounter
 from benchmarks.figures import BenchmarkError
 from benchmarks.results import Table, Value
 from benchmarks.script import Findings, Run, options, positive, run_script
 from benchmarks.value.scenario import load
-from benchmarks.value.suite import ARMS, RECALL_TOKENS, Answer
+from benchmarks.value.suite import ARMS, RECALL_TOKENS, Answer, Verdict
 from benchmarks.value.suite import run as play_all
 
 PUBLISHED = {"context_overflow": "4/8 -> 7/8", "knowledge_retrieval": "24/51 -> 34/51 assertions"}
@@ -40,7 +41,7 @@ def measure(run: Run) -> Findings:
     if run.quick:  # one of each category
         scenarios = list({one.category: one for one in reversed(scenarios)}.values())
     model = _model(chosen)
-    judge = model if chosen.judge else None
+    judge = judging(model) if chosen.judge and isinstance(model, Endpoint) else None
     run.begin(
         scenarios=f"{len(scenarios)}, each in two arms",
         answers_by=model.name + (", which also judges" if judge else ", graded by assertions"),
@@ -49,7 +50,11 @@ def measure(run: Run) -> Findings:
     answers = list(play_all(scenarios, model, judge, chosen.answers, chosen.threads))
     failures = {f"{one.scenario}, {one.arm}": one.error for one in answers if one.error}
     prices = (chosen.price_in, chosen.price_out)
-    tables = [_by_category(answers, judge is not None), _tokens(answers, prices), _by_scenario(answers)]
+    tables = [
+        _by_category(answers, judge is not None),
+        _tokens(answers, prices, judge is not None),
+        _by_scenario(answers),
+    ]
     return Findings(tables, failures=failures, data={"answers": [_plain(one) for one in answers]})
 
 
@@ -73,9 +78,8 @@ def endpoint(chosen: argparse.Namespace) -> Endpoint | None:
 
 def _by_category(answers: Sequence[Answer], with_judge: bool) -> Table:
     columns = ["category", "scenarios"]
-    columns += [
-        f"{arm}: {what}" for arm in ARMS for what in ("right", "assertions", *(["judged"] if with_judge else []))
-    ]
+    kinds = ("right", "assertions", *(("judged", "judge failed") if with_judge else ()))
+    columns += [f"{arm}: {what}" for arm in ARMS for what in kinds]
     rows: list[list[Value]] = []
     for category in [*dict.fromkeys(sorted(one.category for one in answers)), "all"]:
         row: list[Value] = [category, sum(_in(one, category, ARMS[0]) for one in answers)]
@@ -84,19 +88,22 @@ def _by_category(answers: Sequence[Answer], with_judge: bool) -> Table:
             passed = [held for one in there if one.verdict for held in one.verdict.passed]
             row += [sum(one.right for one in there), f"{sum(passed)}/{len(passed)}"]
             if with_judge:
-                said = [one.verdict.right for one in there if one.verdict and one.verdict.right is not None]
-                row.append(f"{sum(said)}/{len(said)}")
+                verdicts = [one.verdict.right for one in there if one.verdict]
+                said = [right for right in verdicts if right is not None]
+                row += [f"{sum(said)}/{len(said)}", len(verdicts) - len(said)]
         rows.append([*row, PUBLISHED.get(category)])
     return Table("right answers", [*columns, "published"], rows)
 
 
-def _tokens(answers: Sequence[Answer], prices: tuple[float | None, float | None]) -> Table:
+def _tokens(answers: Sequence[Answer], prices: tuple[float | None, float | None], with_judge: bool) -> Table:
+    spent: dict[str, list[Answer | Verdict]] = {arm: [one for one in answers if one.arm == arm] for arm in ARMS}
+    if with_judge:
+        spent["judge"] = [one.verdict for one in answers if one.verdict]
     rows: list[list[Value]] = []
-    for arm in ARMS:
-        there = [one for one in answers if one.arm == arm]
+    for what, there in spent.items():
         given, got = sum(one.tokens_in for one in there), sum(one.tokens_out for one in there)
         cost = None if None in prices else (given * (prices[0] or 0) + got * (prices[1] or 0)) / 1e6
-        rows.append([arm, given, got, given / max(len(there), 1), cost])
+        rows.append([what, given, got, given / max(len(there), 1), cost])
     return Table("tokens", ["arm", "in", "out", "in, a scenario", "cost"], rows)
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +28,8 @@ from benchmarks.figures import interval, percentile
 
 DIFFERS = 0.1
 """The share by which a figure differs from an earlier one before it is told: two runs of one commit do by less."""
+_IN_TEXT = re.compile(r"(\d+)/(\d+)|([\d.]+) %")
+_WHERE = re.compile(r" --local[ =]('[^']*'|\S+)")  # a disk is not what is measured
 NEXT = ",\n  "
 Value = str | int | float | None
 
@@ -158,32 +163,72 @@ def read_reports(place: Path) -> list[Report]:
     return found
 
 
+def comparison(before: Sequence[Report], after: Sequence[Report]) -> str:
+    """How many figures there are in both, and what `compared` tells of them."""
+    old, new = _figures(before), _figures(after)
+    lines = compared(before, after) or ["  nothing differs by a tenth"]
+    return "\n".join([f"{len(old.keys() & new.keys())} of {len(new)} figures have an earlier one", *lines])
+
+
 def compared(before: Sequence[Report], after: Sequence[Report]) -> list[str]:
-    """A line for each figure that differs by more than DIFFERS from the same one before, and each verdict that does."""
-    old = {key: value for report in before for key, value in _figures(report)}
+    """A line for each figure that differs by more than DIFFERS from the same one before, each verdict that does, and
+    each of either that a command of both has no more."""
+    old, new = _figures(before), _figures(after)
+    commands = {key[0] for key in new}
     lines = []
-    for key, value in (figure for report in after for figure in _figures(report)):
-        was = old.get(key)
-        if isinstance(was, str) and was != value:
-            lines.append(f"  {': '.join(key)}: {was} -> {value}")
-        if isinstance(was, str) or isinstance(value, str) or not was or value is None:
-            continue
-        if abs(value / was - 1) > DIFFERS:
-            lines.append(f"  {': '.join(key)}: {shown(was)} -> {shown(value)} ({value / was - 1:+.0%})")
-    return lines
+    for key, (value, text) in new.items():
+        was, before_text = old.get(key, (value, text))
+        change = f"  {': '.join(key)}: {before_text} -> {text}"
+        if isinstance(was, str) or isinstance(value, str) or not was:
+            lines += [change] if was != value else []
+        elif abs(value / was - 1) > DIFFERS:
+            lines.append(f"{change} ({value / was - 1:+.0%})")
+    gone = [(key, text) for key, (_, text) in old.items() if key not in new and key[0] in commands]
+    return lines + [f"  {': '.join(key)}: {text} -> nothing" for key, text in gone]
 
 
-def _figures(report: Report) -> Iterator[tuple[tuple[str, ...], Value]]:
-    """Every number of a report, under its command, table, row and column, and every verdict. A row is named by its
-    texts; what is "a..b" is a spread, and no name."""
-    for table in report.tables:
-        for row in table.rows:
-            name = " ".join(cell for cell in row if isinstance(cell, str) and ".." not in cell) or str(row[:1])
-            for column, value in zip(table.columns, row, strict=False):
-                if isinstance(value, int | float):
-                    yield (report.command, table.title, name, column), value
-    for target in report.targets:
-        yield (report.command, "target", target.what), target.verdict
+def _figures(reports: Sequence[Report]) -> dict[tuple[str, ...], tuple[str | int | float, str]]:
+    """Every number, and every verdict, with its text, under its command, table, row and column. A row is named by its
+    first texts, and by its number among those of one name."""
+    found: dict[tuple[str, ...], tuple[str | int | float, str]] = {}
+    for report in reports:
+        command = _WHERE.sub("", report.command)
+        for table in report.tables:
+            rows, columns = [row for row in table.rows if row], _apart(table.columns)
+            for name, row in zip(_apart(map(_name, rows)), rows, strict=True):
+                for column, cell in zip(columns, row, strict=False):
+                    if (number := _number(cell)) is not None:
+                        found[command, table.title, name, column] = number, shown(cell)
+        found |= {(command, "target", one.what): (one.verdict, one.verdict) for one in report.targets}
+    return found
+
+
+def _name(row: Sequence[Value]) -> str:
+    def names(cell: Value) -> bool:
+        return isinstance(cell, str) and ".." not in cell and _number(cell) is None  # "a..b" is a spread
+
+    named = itertools.dropwhile(lambda cell: not names(cell), row)
+    return " ".join(str(cell) for cell in itertools.takewhile(names, named))
+
+
+def _apart(names: Iterable[str]) -> list[str]:
+    """The second of a name is "NAME (2)"."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})".strip() if seen[name] > 1 else name)
+    return found
+
+
+def _number(cell: Value) -> int | float | None:
+    """Of "3/4" the share, of "95.0 %" the 95."""
+    if not isinstance(cell, str):
+        return cell
+    found = _IN_TEXT.fullmatch(cell)
+    if found is None:
+        return None
+    return float(found[3]) if found[3] else int(found[1]) / max(int(found[2]), 1)
 
 
 def markdown(report: Report) -> str:

@@ -92,7 +92,7 @@ def run_script(
     report = Report(
         benchmark=parser.prog.rpartition(".")[2].removeprefix("bench_"),
         title=title,
-        command=shlex.join([*parser.prog.split(), *map(_named, _without_json(words))]),
+        command=command(parser.prog, words),
         facts={**run.facts, "lasted": lasted},
         tables=found.tables,
         targets=found.targets,
@@ -103,6 +103,11 @@ def run_script(
     if chosen.json:
         write_json(chosen.json, report)
     return 1 if found.failures else 0
+
+
+def command(program: str, words: Sequence[str]) -> str:
+    """As a report names it."""
+    return shlex.join([*program.split(), *map(_named, _without_json(words))])
 
 
 def _named(word: str) -> str:

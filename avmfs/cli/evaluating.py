@@ -15,6 +15,7 @@ import click
 
 from avmfs.cli.session import show, working
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
+from avmfs.evaluation.grading import judging
 from avmfs.evaluation.models import ChatModel, Endpoint, OfflineReader
 from avmfs.text.escapes import visible
 from avmfs.text.tokens import TokenCounter
@@ -95,12 +96,8 @@ def _models(chosen: Chosen, counter: TokenCounter) -> tuple[ChatModel, ChatModel
     if chosen.model is None:
         raise click.UsageError("--endpoint needs --model")
     key = os.environ.get(chosen.key_variable, "")
-    names = (chosen.model, chosen.judge)
-    model, judge = (
-        Endpoint(chosen.kind, chosen.endpoint, name, key, chosen.max_answer) if name else None for name in names
-    )
-    assert model is not None
-    return model, judge
+    model = Endpoint(chosen.kind, chosen.endpoint, chosen.model, key, chosen.max_answer)
+    return model, judging(replace(model, name=chosen.judge)) if chosen.judge else None
 
 
 def _text(found: Result, model: str, fell: list[str], folder: Path) -> str:
@@ -109,6 +106,8 @@ def _text(found: Result, model: str, fell: list[str], folder: Path) -> str:
         lines.append(f"{one.name:<26}  {one.score:>5.0f}  {len(one.scenarios):>9}  {one.weight:>6.1f}")
     failed = [f"  {each.scenario}: {each.error}" for one in found.categories for each in one.scenarios if each.error]
     lines += [f"unanswered: {len(failed)}", *failed] if failed else []
+    if broken := results.judge_failures(found):
+        lines.append(f"judge failed: {broken}, graded by assertions")
     lines.append(f"{found.verdict}: {found.overall_score:.1f}, grade {found.grade} (preset {found.preset}, {model})")
     lines += [f"worse than the baseline: {one}" for one in fell]
     return "\n".join(map(visible, [*lines, str(folder), ""]))

@@ -121,7 +121,7 @@ def mine_(
 @click.option("--inject", type=click.IntRange(0), metavar="TOKENS", help="In place of the preset's.")
 @click.option("--calls", type=click.IntRange(0), metavar="N", help="Filler calls, in place of the preset's.")
 @click.option("--sent", type=click.IntRange(0), metavar="TOKENS", help="By the last filler call.")
-@click.option("--window", type=click.IntRange(1), metavar="TOKENS", default=128_000, show_default=True, help="Of talk.")
+@click.option("--window", type=click.IntRange(1), metavar="TOKENS", default=128_000, show_default=True, help="In all.")
 @click.option("--max-answer", type=click.IntRange(1), metavar="TOKENS", default=300, show_default=True)
 @click.option("--scenarios", metavar="NAME,…", help="Some alone.  [default: all of the preset]")
 @click.option("--output", metavar="DIR", default=".agenteval", show_default=True, help="Below which runs are kept.")

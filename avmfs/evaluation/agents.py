@@ -17,6 +17,7 @@ from avmfs.text.tokens import TokenCounter
 
 SYSTEM: Final = "You are a helpful assistant. Use what you remember from our conversation to answer."
 WINDOW_TOKENS, RECALL_TOKENS = 128_000, 500
+FRAME_TOKENS = 4  # what a chat format lays around a message
 _QUESTION: Final = ("?", "？")
 
 
@@ -30,8 +31,8 @@ def own_store(folder: Path, agent: str) -> AVM:
 def factory(
     model: ChatModel, store: AVM | None, counter: TokenCounter, window: int = WINDOW_TOKENS
 ) -> Callable[[], ConversingAgent]:
-    """Agents of one run. ``store``: where they remember; None: they have their conversation alone. ``window``: of the
-    conversation, in tokens."""
+    """Agents of one run. ``store``: where they remember; None: they have their conversation alone. ``window``: all that
+    the model is sent and answers, in tokens; of the reader, which has no limit, the conversation."""
     numbers = itertools.count(1)
     kept: set[str] = set()
     return lambda: ConversingAgent(model, store, f"subject-{next(numbers)}", kept, counter, window)
@@ -66,18 +67,24 @@ class ConversingAgent:
         self._turns.clear()
 
     def _reply(self, text: str, recalled: str) -> Reply:
-        turns = self._in_window()
         if isinstance(self._model, Endpoint):
             said = f"What you remember:\n{recalled}\n\n{text}" if recalled else text
-            return self._model.reply([*turns, ("user", said)], SYSTEM)
+            taken = self._tokens(SYSTEM, said) + FRAME_TOKENS + self._model.max_tokens
+            return self._model.reply([*self._in_window(taken), ("user", said)], SYSTEM)
         if not text.endswith(_QUESTION):
             return Reply("Noted.", 0, 0)
+        turns = self._in_window(0)
         return self._model.ask("\n".join([recalled, *(said for role, said in turns if role == "user")]), text)
 
-    def _in_window(self) -> list[tuple[str, str]]:
-        room = self._window
-        for at in range(len(self._turns) - 1, -1, -1):
-            room -= self._counter.count(self._turns[at][1])
+    def _in_window(self, taken: int) -> list[tuple[str, str]]:
+        """The newest that fit beside ``taken`` tokens, from a turn of the user on: chat templates refuse another
+        beginning."""
+        room = self._window - taken
+        for at in range(len(self._turns) - 2, -1, -2):
+            room -= self._tokens(*(said for _, said in self._turns[at : at + 2]))
             if room < 0:
-                return self._turns[at + 1 :]
+                return self._turns[at + 2 :]
         return self._turns
+
+    def _tokens(self, *texts: str) -> int:
+        return sum(self._counter.count(text) + FRAME_TOKENS for text in texts)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from avmfs.evaluation.models import ChatModel, ModelError, silent
+from avmfs.evaluation.models import ChatModel, Endpoint, ModelError, Reply, silent
 
 JUDGE = """You grade an answer. Question: {question}
 Right answer: {gold}
 Answer to be graded: {answer}
 Is it right in all that is asked? Reply with one line of JSON: {{"right": true or false, "why": "a few words"}}"""
+
+JUDGE_SYSTEM, JUDGE_TOKENS = "You grade answers. You reply with JSON alone.", 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +50,26 @@ def grade(assertions: Sequence[Assertion], answer: str) -> tuple[bool, ...]:
     return tuple(_holds(one, text, said_nothing) for one in assertions)
 
 
-def judged(judge: ChatModel, question: str, gold: str, answer: str) -> tuple[bool | None, str]:
-    """(right, why). A judge that fails or says no JSON gives (None, what went wrong): the assertions still count."""
+def judging(model: Endpoint) -> Endpoint:
+    """The model as a judge: who answers is told to say when it doesn't know, and may be held to be brief."""
+    return replace(model, system=JUDGE_SYSTEM, max_tokens=JUDGE_TOKENS)
+
+
+def judged(judge: ChatModel, question: str, gold: str, answer: str) -> tuple[bool | None, str, Reply]:
+    """(right, why, what the judge said). A judge that fails or says no JSON gives (None, what went wrong): the
+    assertions still count."""
     try:
-        reply = judge.ask("", JUDGE.format(question=question, gold=gold, answer=answer)).text
+        reply = judge.ask("", JUDGE.format(question=question, gold=gold, answer=answer))
     except ModelError as error:
-        return None, f"judge failed: {error}"
-    found = re.search(r"\{.*\}", reply, re.DOTALL)
+        return None, f"judge failed: {error}", Reply("", 0, 0)
+    found = re.search(r"\{.*\}", reply.text, re.DOTALL)
     try:
         verdict = json.loads(found[0] if found else "")
         if isinstance(verdict["right"], bool):
-            return verdict["right"], str(verdict.get("why", ""))
+            return verdict["right"], str(verdict.get("why", "")), reply
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    return None, f"judge not understood: {reply[:80]!r}"
+    return None, f"judge not understood: {reply.text[:80]!r}", reply
 
 
 def _holds(one: Assertion, text: str, said_nothing: bool) -> bool:

@@ -125,9 +125,10 @@ class Endpoint:
     name: str
     key: str
     max_tokens: int = 300
+    system: str = SYSTEM
 
     def ask(self, shown: str, question: str) -> Reply:
-        return self.reply([("user", f"{shown}\n\n{question}" if shown else question)], SYSTEM)
+        return self.reply([("user", f"{shown}\n\n{question}" if shown else question)], self.system)
 
     def reply(self, turns: Sequence[tuple[str, str]], system: str) -> Reply:
         """The next turn of a conversation, (role, text) each."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from avmfs.errors import Invalid
-from avmfs.evaluation.runner import Result, Verdict
+from avmfs.evaluation.runner import Result
 
 OVERALL_WORSE, CATEGORY_WORSE = 5.0, 10.0  # points
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -58,7 +58,7 @@ def write(folder: Path, result: Result, conditions: Mapping[str, Any], worse: li
         "passed": result.passed,
         "categories": metrics,
         "unanswered": sum(bool(each.error) for one in result.categories for each in one.scenarios),
-        "judge_failures": sum(_judge_failed(each) for one in result.categories for each in one.scenarios),
+        "judge_failures": judge_failures(result),
         "worse_than_baseline": worse,
     }
     runs = folder / "subjects" / "agents" / result.subject / "runs"
@@ -72,8 +72,9 @@ def write(folder: Path, result: Result, conditions: Mapping[str, Any], worse: li
     return runs / run
 
 
-def _judge_failed(verdict: Verdict) -> bool:
-    return verdict.graded_by == "assertions" and bool(verdict.judge)
+def judge_failures(result: Result) -> int:
+    everything = [each for one in result.categories for each in one.scenarios]
+    return sum(each.graded_by == "assertions" and bool(each.judge) for each in everything)
 
 
 def read(baseline: Path) -> Mapping[str, Any]:

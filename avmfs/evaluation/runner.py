@@ -200,14 +200,14 @@ def _played(one: Scenario, agent: Agent, preset: Preset, judge: ChatModel | None
             else:
                 for _ in range(turn):
                     say(f"By the way, {draw.choice(_NOISE)}; {draw.choice(_TAIL)}.")
-        if preset.injected:
+        if preset.injected or preset.calls:
             _press(agent, preset, counter)
             transcript.append(("session", f"{max(preset.injected, preset.sent):,} tokens about nothing"))
         answer = say(one.question)
     except ModelError as error:
         return Verdict(one.id, one.language, None, "", 0.0, "", None, tuple(transcript), str(error))
     by_assertions = 100 * fmean(grade(one.assertions, answer))
-    right, why = judged(judge, one.question, one.answer, answer) if judge is not None else (None, "")
+    right, why = judged(judge, one.question, one.answer, answer)[:2] if judge is not None else (None, "")
     if right is None:
         return Verdict(one.id, one.language, by_assertions, "assertions", by_assertions, why, None, tuple(transcript))
     agree = right == (by_assertions == 100)

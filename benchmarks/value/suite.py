@@ -18,13 +18,15 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from avmfs.evaluation.agents import own_store
 from avmfs.evaluation.grading import grade, judged
-from avmfs.evaluation.models import ChatModel, ModelError, Reply
+from avmfs.evaluation.models import ChatModel, Endpoint, ModelError, Reply
 from avmfs.text.tokens import TokenCounter
 from benchmarks.figures import BenchmarkError
 from benchmarks.value.scenario import Event, Scenario
@@ -41,6 +43,9 @@ class Verdict:
     """What the judge said; None where none was asked, or none could be understood."""
     judge: str = ""
     """The judge's reason, or why it failed."""
+    tokens_in: int = 0
+    """Of all that the judge was asked."""
+    tokens_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,22 @@ def recalled(scenario: Scenario, folder: Path) -> str:
         return avm.agent_memory().recall(scenario.question, max_tokens=RECALL_TOKENS)
 
 
-def play(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None, counter: TokenCounter) -> Answer:
+def graded(answer: Answer, passed: tuple[bool, ...], judge: ChatModel | None, question: str, gold: str) -> Answer:
+    """With its verdict. A judge that failed before is asked again, and what that cost is added to."""
+    if answer.error:
+        return answer
+    right, why, said = (None, "", None) if judge is None else judged(judge, question, gold, answer.text)
+    costs = [one for one in (answer.verdict, said) if one is not None]
+    spent = (sum(one.tokens_in for one in costs), sum(one.tokens_out for one in costs))
+    return replace(answer, verdict=Verdict(passed, right, why, *spent))
+
+
+def settled(answer: Answer, judge: ChatModel | None) -> bool:
+    """Nothing about it is to be asked again."""
+    return judge is None or (answer.verdict is not None and answer.verdict.right is not None)
+
+
+def play(scenario: Scenario, arm: str, model: ChatModel, counter: TokenCounter) -> Answer:
     shown = conversation(scenario, counter)
     if arm == "avmfs":
         with tempfile.TemporaryDirectory(prefix="avm-value-") as folder:
@@ -96,15 +116,14 @@ def play(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None
         reply: Reply = model.ask(shown, scenario.question)
     except ModelError as error:
         return Answer(scenario.id, scenario.category, arm, error=str(error))
-    right, why = judged(judge, scenario.question, scenario.answer, reply.text) if judge is not None else (None, "")
-    verdict = Verdict(grade(scenario.assertions, reply.text), right, why)
-    return Answer(scenario.id, scenario.category, arm, reply.text, reply.tokens_in, reply.tokens_out, verdict)
+    return Answer(scenario.id, scenario.category, arm, reply.text, reply.tokens_in, reply.tokens_out)
 
 
 def run(
     scenarios: Sequence[Scenario], model: ChatModel, judge: ChatModel | None, kept: Path | None, threads: int
 ) -> Iterator[Answer]:
-    """Every scenario in both arms, in the order in which they end; what ``kept`` holds already is not asked again."""
+    """Every scenario in both arms, in the order in which they end; what ``kept`` holds already is not asked again, but
+    for a judge that failed."""
     counter = TokenCounter()
     before = read_answers(kept) if kept is not None else {}
     lock = threading.Lock()
@@ -112,12 +131,17 @@ def run(
     for scenario in scenarios:
         for arm in ARMS:
             key = _key(scenario, arm, model, judge)
-            if key in before:
+            if key in before and settled(before[key], judge):
                 yield before[key]
             else:
                 wanted.append((key, scenario, arm))
+
+    def asking(key: str, scenario: Scenario, arm: str) -> Answer:
+        answer = before.get(key) or play(scenario, arm, model, counter)
+        return graded(answer, grade(scenario.assertions, answer.text), judge, scenario.question, scenario.answer)
+
     with ThreadPoolExecutor(threads) as pool:
-        asked = {pool.submit(play, scenario, arm, model, judge, counter): key for key, scenario, arm in wanted}
+        asked = {pool.submit(asking, *each): each[0] for each in wanted}
         try:
             for done in as_completed(asked):
                 answer = done.result()
@@ -134,12 +158,19 @@ def run(
 
 def _key(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None) -> str:
     """Names everything that an answer depends on."""
-    return key_of(repr(scenario), arm, model.name, judge.name if judge is not None else "")
+    return key_of(scenario, arm, *(one if isinstance(one, Endpoint) else one and one.name for one in (model, judge)))
 
 
-def key_of(*parts: str) -> str:
-    """Of an answer that depends on these, and on the version of the product."""
-    return hashlib.sha256("\0".join([*parts, version("avmfs")]).encode()).hexdigest()[:32]
+def key_of(*parts: object) -> str:
+    """Of an answer that depends on these, and on the version of the product; the same in every process, as the order of
+    a set is not."""
+
+    def told(one: Any) -> object:
+        if isinstance(one, Endpoint):
+            return {**asdict(one), "key": ""}  # another key is the same model
+        return sorted(one) if isinstance(one, frozenset) else str(one) if isinstance(one, datetime) else asdict(one)
+
+    return hashlib.sha256(json.dumps([*parts, version("avmfs")], default=told).encode()).hexdigest()[:32]
 
 
 def append_answer(kept: Path, key: str, answer: Answer) -> None:

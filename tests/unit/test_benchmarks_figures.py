@@ -6,13 +6,16 @@ import importlib.util
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from benchmarks import bench_paper, report
+from benchmarks import bench_files, bench_paper, bench_recovery, report
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
+from benchmarks.bench_recovery import CLIENT
 from benchmarks.figures import (
     BenchmarkError,
     Round,
@@ -30,6 +33,7 @@ from benchmarks.results import (
     Report,
     Table,
     Target,
+    Value,
     compared,
     markdown,
     measured,
@@ -41,6 +45,7 @@ from benchmarks.results import (
 )
 from benchmarks.rounds import take_turns
 from benchmarks.script import _without_json
+from benchmarks.script import command as named
 
 MS = 1_000_000
 
@@ -176,10 +181,30 @@ def test_an_earlier_result_is_compared_figure_by_figure_and_verdict_by_verdict(t
         "  python -m x: target: r: met -> MISSED",
     ]
     told = _run_module("benchmarks.report", "--against", before, after)
-    assert told.returncode == 0 and "MISSED" in told.stdout
+    assert told.returncode == 0 and "MISSED" in told.stdout and "3 of 3 figures" in told.stdout
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no results"):
         read_reports(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("path", sorted(report.RESULTS.glob("*.json")), ids=lambda path: path.name)
+def test_a_result_differs_from_itself_in_nothing(path: Path) -> None:
+    assert compared(read_reports(path), read_reports(path)) == []
+
+
+def test_figures_in_words_from_nothing_and_to_nothing_are_compared_wherever_the_files_lay() -> None:
+    def result(command: str, *rows: tuple[Value, ...]) -> Report:
+        return Report("x", "x", f"python -m x{command}", {}, [Table("t", ("kind", "size", "held", "ms", "ms"), rows)])
+
+    before = result(" --local tmp -n 3", ("a", 10, "45/52", 0, 5.0), ("a", 20, "95.0 %", 1.0, 6.0), ("b", 10, "1/2"))
+    after = result(" -n 3", ("a", 10, "30/52", 0.3, 5.0), ("a", 20, "50.0 %", 1.0, 6.0))
+    assert compared([before], [after, result(" -n 4", ("a", 10, "1/52"))]) == [
+        "  python -m x -n 3: t: a: held: 45/52 -> 30/52 (-33%)",
+        "  python -m x -n 3: t: a: ms: 0 -> 0.300",
+        "  python -m x -n 3: t: a (2): held: 95.0 % -> 50.0 % (-47%)",
+        "  python -m x -n 3: t: b: size: 10 -> nothing",
+        "  python -m x -n 3: t: b: held: 1/2 -> nothing",
+    ]
 
 
 def test_a_report_survives_its_json_and_names_its_command_in_markdown(tmp_path: Path) -> None:
@@ -220,6 +245,48 @@ def test_access_patterns_are_what_they_are_called() -> None:
     assert hits["uniform"] == pytest.approx(0.1, abs=0.02)
     distinct = {pattern: len(set(order[-400:])) for pattern, order in orders.items()}
     assert distinct["working set"] < distinct["uniform"]
+
+
+def test_a_client_that_hangs_after_a_kill_waits_until_the_end_and_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "mount/memory"
+    place.mkdir(parents=True)
+    hangs = CLIENT.replace(
+        '    if kind == "read":', '    while kind == "read" and os.path.exists(f"{place}/hang"):\n', 1
+    )
+    hangs = hangs.replace('hang"):\n', 'hang"):\n        time.sleep(60)\n    if kind == "read":', 1)
+    monkeypatch.setattr(bench_recovery, "CLIENT", hangs)
+    monkeypatch.setattr(bench_recovery, "HUNG_S", 0.5, raising=False)
+
+    def killed(environment: object, victim: str) -> list[int]:
+        limit = time.monotonic() + 60
+        while not bench_recovery._began(tmp_path / "client0") and time.monotonic() < limit:
+            time.sleep(0.01)
+        (place / "hang").touch()
+        return []
+
+    monkeypatch.setattr(bench_recovery, "_ready", killed)
+    daemon = SimpleNamespace(mountpoints={"bench": place.parent}, data=tmp_path / "data", environment={})
+    waits, quiet, errors = bench_recovery._measure(cast(Any, daemon), "child", 2, 1)
+    assert min(*waits, *quiet) > bench_recovery.WINDOW_S["child"], "what is still open counts until now"
+    assert [error for error in errors if "client0" in error]
+
+
+def test_a_wide_directory_is_judged_by_its_first_listing_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.wide.fill", lambda *_: None)
+    listed: set[str] = set()
+
+    def call(command: str, limit_s: float, folder: str, **_: Any) -> dict[str, float]:
+        if command == "fill":
+            return {}
+        known = folder in listed
+        listed.add(folder)
+        return {"first_s": 0.001 if known else 2.0, "whole_s": 3.0, "stat_s": 0.0}
+
+    clients: Any = dict.fromkeys(bench_files.VARIANTS, SimpleNamespace(call=call))
+    table, first_ms = bench_files._wide(3, {name: Path(name) for name in clients}, clients, 9, cast(Any, None))
+    assert measured("x", first_ms, "<=", 1000).verdict == "MISSED" and len(table.rows) == 6
 
 
 def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
@@ -297,7 +364,9 @@ def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
         failures = {"avmfs": "broke off"} if script in broken else {}
         write_json(
             Path(command[command.index("--json") + 1]),
-            Report(script, script, " ".join(command), {}, [], failures=failures),
+            Report(
+                script, script, named(f"python -m benchmarks.bench_{script}", command[3:]), {}, [], failures=failures
+            ),
         )
         return subprocess.CompletedProcess(command, int(bool(failures)))
 
@@ -311,6 +380,7 @@ def test_a_suite_that_was_stopped_goes_on_with_what_has_no_figures(
     reports = read_reports(tmp_path / "results.json")
     assert sorted(report.benchmark for report in reports) == ["agent_efficiency", "idle", "start"]
     assert not any(report.failures for report in reports)
+    assert bench_paper.main([*words, "start", "--quick"]) == 0 and asked[4:] == ["start", "idle"], "not of other sizes"
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(SystemExit) as refused:
         bench_paper.main([*words, "start"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,11 +12,12 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from avmfs.cli import evaluating
 from avmfs.cli.main import avm
 from avmfs.errors import Invalid
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
 from avmfs.evaluation.grading import grade
-from avmfs.evaluation.models import DO_NOT_KNOW, ModelError, OfflineReader, Reply
+from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply
 from avmfs.evaluation.runner import WEIGHTS, scenarios
 from avmfs.text.tokens import TokenCounter
 
@@ -146,10 +148,30 @@ def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:
     fillers = [text for text in said if text.isascii()]
     assert len(fillers) == 20
     assert 1700 < sum(map(COUNTER.count, injected + fillers)) < 2300
+    said.clear()
+    run_memory_benchmark(Counts, replace(preset, injected=0, calls=5, sent=500), subject="s", languages=("zh",))
+    assert len([text for text in said if text.isascii()]) == 5
     small = agents.ConversingAgent(READER, None, "a", set(), COUNTER, agents.WINDOW_TOKENS)
     for text in ("The code is 5582.", *["word " * 20_000] * 7):
         small.inject(text, "Noted.")
     assert "5582" not in small.respond("What is the code?")
+
+
+class Narrow(Endpoint):
+    """A model that refuses what goes beyond its window, its answer included, and a conversation without a beginning."""
+
+    def reply(self, turns: Sequence[tuple[str, str]], system: str) -> Reply:
+        taken = self.max_tokens + sum(COUNTER.count(text) + 4 for text in (system, *(text for _, text in turns)))
+        if taken > 4000 or turns[0][0] != "user":
+            raise ModelError(f"400: {taken} tokens, the first of them of {turns[0][0]}")
+        return Reply("So it is.", taken, 3)
+
+
+def test_what_a_model_is_sent_fits_its_window_with_its_answer_and_begins_with_the_user() -> None:
+    make = agents.factory(Narrow("openai", "", "m", ""), cast("Any", Notebook("word " * 490)), COUNTER, 4000)
+    preset = replace(PRESETS["overflow"], categories=("basic_retention",), injected=3000, sent=6000)
+    found = run_memory_benchmark(make, preset, subject="s")
+    assert not [each.error for one in found.categories for each in one.scenarios if each.error]
 
 
 def test_a_judge_decides_and_where_it_fails_the_assertions_do() -> None:
@@ -157,6 +179,7 @@ def test_a_judge_decides_and_where_it_fails_the_assertions_do() -> None:
     first, second, *others = [each for one in found.categories for each in one.scenarios]
     assert first.graded_by == second.graded_by == "assertions" and first.score == 100
     assert "out of reach" in first.judge and "not understood" in second.judge
+    assert "\njudge failed: 2," in evaluating._text(found, "m", [], Path("runs"))
     assert all(each.graded_by == "judge" and each.score == 0 and each.agree is False for each in others)
 
 

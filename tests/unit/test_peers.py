@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from avmfs import AVM
 from avmfs.embed import engines
 from avmfs.embed.static import StaticEmbedding
-from benchmarks import bench_peers
+from benchmarks import academic, bench_peers
+from benchmarks.harness import ROOT
 from benchmarks.results import read_json
 
 INTERPRETER = """\
@@ -24,6 +27,26 @@ hits = [[turn["id"] for turn in told["turns"]][:told["k"]] for _ in told["questi
 print("a library's greeting")
 print(json.dumps({{"version": "9", "added_s": [0.5] * 6, "asked_s": [0.1] * len(hits), "hits": hits}}))
 """
+
+
+def test_what_avmfs_does_at_the_first_search_is_in_the_time_of_the_first_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("embedding: {engine: static}\n")
+    monkeypatch.setenv("AVM_BENCH_CONFIG", str(tmp_path / "config.yaml"))
+    [history] = academic.load(ROOT / "benchmarks/data/locomo.json")
+    search, asked = AVM.search, list[str]()
+
+    def slow_at_first(avm: AVM, query: str, **options: Any) -> Any:
+        if not asked:
+            time.sleep(0.5)
+        asked.append(query)
+        return search(avm, query, **options)
+
+    monkeypatch.setattr(AVM, "search", slow_at_first)
+    seen = bench_peers.Seen()
+    bench_peers._ours(seen, history, history.questions)
+    assert asked and seen.first_s[0] >= 0.5
 
 
 def test_peers_stand_beside_avmfs_and_one_that_is_missing_is_told(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -21,7 +23,9 @@ from avmfs.evaluation import models
 from avmfs.evaluation.grading import Assertion, grade, judged
 from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply, silent
 from avmfs.text.tokens import TokenCounter
+from benchmarks import bench_agent_efficiency, bench_value
 from benchmarks.figures import BenchmarkError
+from benchmarks.results import read_json
 from benchmarks.value import suite
 from benchmarks.value.scenario import Scenario, load
 from benchmarks.value.suite import Verdict
@@ -49,6 +53,8 @@ def test_the_scenarios_are_those_that_the_documents_speak_of() -> None:
         told = " ".join(event.text for event in one.events).lower()
         for assertion in one.assertions:
             assert not assertion.has or any(word.lower() in told for word in assertion.has), (one.id, assertion)
+        held = grade(one.assertions, one.question)  # who says the question again has shown nothing
+        assert not any(each.has and right for each, right in zip(one.assertions, held, strict=True)), one.id
 
 
 ASK = "ask: {by: a, at: 2026-01-01, question: q}, answer: y"
@@ -120,6 +126,12 @@ def test_the_store_hands_over_what_others_noted_and_nothing_private(tmp_path: Pa
     scenario = named("private-stays-private")
     text = suite.recalled(scenario, tmp_path)
     assert "80,000 to 88,000" in text and "97,000" not in text
+
+
+@pytest.mark.parametrize("kind", bench_agent_efficiency.KINDS)
+def test_of_all_notes_of_a_kind_each_question_is_answered_by_one(kind: str) -> None:
+    notes = [bench_agent_efficiency.KINDS[kind](random.Random(kind), number) for number in range(500)]
+    assert len({note.question for note in notes}) == 500
 
 
 @pytest.mark.parametrize(
@@ -247,12 +259,12 @@ def test_a_judge_that_fails_leaves_the_assertions_and_says_so(stub: Stub) -> Non
     judge = Endpoint("openai", stub.url, "m", "")
     stub.replies = [(200, openai('Well: {"right": false, "why": "another field"}')), (200, openai("Sure!"))]
     stub.replies += [(200, openai('{"right": "false"}')), (400, {})]
-    assert judged(judge, "which?", "order_ref", "x") == (False, "another field")
+    assert judged(judge, "which?", "order_ref", "x")[:2] == (False, "another field")
     for _ in range(2):
-        right, why = judged(judge, "which?", "order_ref", "x")
+        right, why, _ = judged(judge, "which?", "order_ref", "x")
         assert right is None and why.startswith("judge not understood")
-    right, why = judged(judge, "which?", "order_ref", "x")
-    assert right is None and why.startswith("judge failed")
+    right, why, cost = judged(judge, "which?", "order_ref", "x")
+    assert right is None and why.startswith("judge failed") and cost == Reply("", 0, 0)
 
 
 # ---- going on ----
@@ -293,6 +305,34 @@ def test_a_run_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.M
     kept.write_text('{"key": 1}\n')
     with pytest.raises(BenchmarkError, match="line 1"):
         list(suite.run([first], again, None, kept, 1))
+
+
+KEYS = """from avmfs.evaluation.models import Endpoint
+from benchmarks import academic
+from benchmarks.value import scenario, suite
+model = Endpoint("openai", "http://h/v1", "m", "secret")
+print([suite._key(one, arm, model, model) for one in scenario.load() for arm in suite.ARMS])
+talks = academic.load(suite.Path("benchmarks/data/locomo.json"))
+print([suite.key_of(question, each.turns, model) for each in talks for question in each.questions])"""
+
+
+def test_what_an_answer_is_kept_under_is_the_same_in_the_next_process_and_names_what_it_depends_on() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", KEYS],
+            cwd=BENCHMARKS.parent,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        for seed in ("1", "2")
+    ]
+    assert said[0].returncode == 0 and said[0].stdout == said[1].stdout, said[0].stderr
+    model, one = Endpoint("openai", "http://h/v1", "m", "secret"), named("api-contract")
+    others = [replace(model, kind="azure"), replace(model, url="http://i/v1"), replace(model, max_tokens=40)]
+    assert len({suite._key(one, "avmfs", each, None) for each in (model, *others)}) == 4
+    assert suite._key(one, "avmfs", replace(model, key="another"), None) == suite._key(one, "avmfs", model, None)
 
 
 WITHOUT_RECALL = """import sys
@@ -336,6 +376,32 @@ def test_a_killed_run_goes_on_past_rate_limits_and_errors_and_counts_what_it_cos
     assert [row[1:3] for row in tokens["rows"]] == [[35, 10], [35, 10]], "five answers of 7 and 2 tokens in each arm"
     assert [row[4] for row in tokens["rows"]] == [35 + 20, 35 + 20]
     assert stub.replies == [], "what had been answered was not asked again"
+
+
+def test_a_judge_is_asked_as_one_costs_what_it_costs_and_is_seen_to_fail(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "recalled", lambda one, folder: "")
+    words = ["--scenarios", "api-contract", "--threads", "1", "--endpoint", stub.url, "--model", "m", "--judge"]
+    words += ["--max-answer", "40", "--price-in", "1000000", "--price-out", "0", "--local", str(tmp_path)]
+    words += ["--answers", str(tmp_path / "answers"), "--json", str(tmp_path / "found.json")]
+
+    def run() -> tuple[list[Any], int]:
+        assert bench_value.main(words) == 0
+        right, tokens, _ = read_json(tmp_path / "found.json").tables
+        by = dict(zip(right.columns, right.rows[-1], strict=True))
+        columns = [f"{arm}: {what}" for arm in suite.ARMS for what in ("judged", "judge failed")]
+        return [by[one] for one in columns], round(sum(cast(float, row[4]) for row in tokens.rows))
+
+    said = [openai(text) for text in ("order_ref", '{"right": true}', "order_ref", "Sure!")]
+    stub.replies = [(200, one) for one in said]
+    assert run() == (["1/1", 0, "0/0", 1], 7 * 4)
+    answering, judging = (one["body"] for one in stub.asked[:2])
+    assert answering["max_tokens"] == 40 < judging["max_tokens"]
+    assert DO_NOT_KNOW in answering["messages"][0]["content"] and DO_NOT_KNOW not in judging["messages"][0]["content"]
+    stub.replies = [(200, openai('{"right": false}'))]
+    assert run() == (["1/1", 0, "0/1", 0], 7 * 5), "the judge alone is asked again"
+    assert run() == (["1/1", 0, "0/1", 0], 7 * 5) and len(stub.asked) == 5
 
 
 def test_a_verdict_is_right_only_when_all_that_is_asserted_holds() -> None:
