@@ -82,6 +82,9 @@ class HttpDoor:
         self.urgent = str(reply["urgent"])
         return reply["result"]
 
+    def ended(self) -> bool:
+        return False  # an address is asked anew by itself
+
     def close(self) -> None:
         if (sock := self._connection.sock) is not None:
             with contextlib.suppress(OSError):
