@@ -234,6 +234,15 @@ def test_waiting_without_a_daemon_is_refused_unless_there_is_mail(tmp_path: Path
     store.close()
 
 
+def test_a_view_waits_no_longer_through_the_door_than_its_clients(world: World) -> None:
+    tell(world, "there is mail")
+    bob = world.agent("bob").memory
+    assert b"there is mail" in methods.call(bob, "read", {"path": "/:inbox?wait=60"})["data"]
+    for wait, reason in (("60.1", "too long .* avm inbox --wait"), ("inf", "too long"), ("soon", "soon")):
+        with pytest.raises(Invalid, match=reason):
+            methods.call(bob, "read", {"path": f"/:inbox?wait={wait}"})
+
+
 @contextmanager
 def serving(path: Path) -> Iterator[Path]:
     """A writer, as a daemon runs it, in a thread."""
