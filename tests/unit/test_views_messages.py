@@ -206,6 +206,19 @@ def test_a_listing_that_nobody_waits_for_ends_and_marks_nothing(world: World, mo
     assert len(unread(world)) == 2
 
 
+@pytest.mark.parametrize(("form", "made"), [("", "quote"), ("&format=jsonl", "plain")])
+def test_a_view_that_nobody_waits_for_marks_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, form: str, made: str
+) -> None:
+    tell(world, "last")
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    monkeypatch.setattr(mail, made, lambda _: call.give_up())
+    with pytest.raises(Interrupted):
+        methods.call(world.agent("bob").memory, "read", {"path": f"/:inbox?mark=read{form}"})
+    assert unread(world) == ["last"]
+
+
 def test_who_watches_for_mail_reads_no_body(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bob = world.agent("bob").memory
     before = methods.call(bob, "watch", {})["unread"]
