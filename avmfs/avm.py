@@ -23,7 +23,7 @@ from avmfs.api.collaboration import Collaboration
 from avmfs.api.connect import is_url, located, open_door, read_all, who_am_i, who_asks
 from avmfs.errors import NO_TEXT, Invalid
 from avmfs.node import StoredNode
-from avmfs.rpc.client import Door
+from avmfs.rpc.client import Door, OpenDoor
 from avmfs.rpc.reconnect import PastConnection, ReconnectingDoor
 
 
@@ -87,7 +87,7 @@ class AVM(Collaboration, CodeIndex):
         return self._connection.door
 
     def _stand(self, agent: str | None) -> ReconnectingDoor:
-        def opened(forked: bool) -> Door:
+        def opened(forked: bool) -> OpenDoor:
             return open_door(
                 self._where,
                 agent,

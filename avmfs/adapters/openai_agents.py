@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from typing import Any
 
@@ -35,7 +36,7 @@ class AvmSession:
         """The last ``limit`` items, oldest first; without it what the settings say, else all."""
         if limit is None:
             limit = getattr(self.session_settings, "limit", None)
-        items = [self._item(line) for line in await asyncio.to_thread(self._lines)]
+        items = [self._item(line) for line in _lines(await asyncio.to_thread(self._read))]
         return items if limit is None else items[max(0, len(items) - limit) :]
 
     async def add_items(self, items: list[Any]) -> None:
@@ -50,30 +51,26 @@ class AvmSession:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(self._avm.delete, self._path)
 
-    def _lines(self) -> list[str]:
+    def _read(self) -> bytes:
         try:
-            return self._avm.read(self._path).split("\n")[:-1]
+            return self._avm.read_bytes(self._path)
         except FileNotFoundError:
-            return []
+            return b""
 
-    def _item(self, line: str) -> Any:
+    def _item(self, line: bytes) -> Any:
         try:
-            return json.loads(line)
+            return json.loads(line.decode("utf-8", "surrogateescape"))
         except ValueError as e:
             raise Invalid(f"not JSON: {e}", self._path) from None
 
     def _pop(self) -> Any | None:
-        while True:
-            try:
-                version = self._avm.history(self._path, limit=1)[0]["version"]
-            except FileNotFoundError:
-                return None
-            lines = self._lines()
-            if not lines:
-                return None
-            item = self._item(lines[-1])
-            try:
-                self._avm.write(self._path, "".join(line + "\n" for line in lines[:-1]), if_version=version)
-            except Stale:  # another has added or popped meanwhile
-                continue
-            return item
+        while lines := _lines(data := self._read()):
+            item, left = self._item(lines[-1]), b"".join(line + b"\n" for line in lines[:-1])
+            with contextlib.suppress(Stale):  # another has added or popped meanwhile, or begun anew
+                self._avm._door.call("write", path=self._path, data=left, instead_of=hashlib.sha256(data).digest())
+                return item
+        return None
+
+
+def _lines(data: bytes) -> list[bytes]:
+    return data.split(b"\n")[:-1]

@@ -16,7 +16,7 @@ from avmfs_config import Paths, check_agent_id, find_paths
 
 from avmfs import wire
 from avmfs.errors import Busy, Invalid
-from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.rpc.client import Door, OpenDoor, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
 
 SETTLED_S = 15.0  # for a daemon that was started by a command to listen, or to be gone
@@ -69,7 +69,7 @@ def open_door(
     embeddings: bool = True,
     route: str = "",
     autostart: bool = True,
-) -> Door:
+) -> OpenDoor:
     """The door of the daemon that holds this store, of one that is started for it (see ``autostart``), or one into the
     store itself. With AVM_API_KEY in the environment it speaks for the key's agent (``agent`` None, or the same name),
     within the key's limits. ``route``: "cli", "mcp", "http" or "python", as the audit shall name it. With AVM_AT in the
@@ -97,7 +97,7 @@ def open_door(
     )
 
 
-def _elsewhere(agent: str | None, environ: Mapping[str, str], **how: Any) -> Door:
+def _elsewhere(agent: str | None, environ: Mapping[str, str], **how: Any) -> OpenDoor:
     """The door at AVM_AT."""
     from avmfs.rpc.over_http import HttpDoor
 

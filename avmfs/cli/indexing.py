@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
+from avmfs.cli.main import REFUSED, Command, CommandGroup, complain, subcommand
 from avmfs.cli.session import door, show, words_of, working
 from avmfs.codeindex import finding, scanning
 from avmfs.codeindex.modules import Place
@@ -98,12 +98,13 @@ def index_watch_(project: str | None, directory: str | None, private: bool, ever
         name, root = named(memory, project, directory, private=private)
         where = root if root is not None else Path(scanning.found(memory, name)[1]["root"])
 
-        def scanned() -> None:
+    def scanned() -> None:
+        with door() as memory:  # one that is held is closed for its silence, or with its daemon
             report = scanning.scan(memory, name, where, private=private)
             show(report.plain(), _told(report), prose=False)
-            sys.stdout.flush()
+        sys.stdout.flush()
 
-        scanning.watch(scanned, where, every, threading.Event())
+    scanning.watch(scanned, where, every, threading.Event(), complain)
 
 
 @index_.command("sigs", cls=Command)

@@ -74,9 +74,10 @@ def _change(each: dict[str, Any]) -> str:
 
 @subcommand("top", "Agents, activity, what waits and what changes, at a glance.")
 @click.option("--once", is_flag=True, help="Print it once and end, as where the output is no terminal.")
-@click.option("--interval", "-i", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--interval", "-i", type=click.FloatRange(0.2, 300), default=2.0, show_default=True, metavar="SECONDS")
 def top_(ctx: click.Context, memory: Door, once: bool, interval: float) -> None:
     """Who is here, what waits, how busy the memory is and what changes, again and again. q ends it."""
+    # The daemon ends a connection after ten minutes of silence, which bounds the interval.
     took: deque[float] = deque(maxlen=500)
     if once or ctx.obj.as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         found = _looked(memory, took)

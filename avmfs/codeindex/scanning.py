@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from avmfs.codeindex import modules, parsing, sources
 from avmfs.codeindex.languages import BY_SUFFIX
-from avmfs.errors import Invalid, NotFound
+from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.transfer import exporting
 from avmfs.transfer.record import Door
 
@@ -211,10 +211,17 @@ def drop(door: Door, project: str, *, private: bool = False) -> int:
 
 
 def watch(
-    scanned: Callable[[], None], root: Path, every_s: float, over: threading.Event, *, signals: bool = True
+    scanned: Callable[[], None],
+    root: Path,
+    every_s: float,
+    over: threading.Event,
+    tell: Callable[[Busy], None],
+    *,
+    signals: bool = True,
 ) -> None:
     """Call ``scanned`` now and whenever a file has come, gone or changed its time or size, until ``over``, SIGINT or
-    SIGTERM. By looking, every ``every_s`` seconds: what tells of changes knows no network disks and no FUSE."""
+    SIGTERM. By looking, every ``every_s`` seconds: what tells of changes knows no network disks and no FUSE. Where it
+    raises Busy, ``tell``, and call it again at the next look."""
     if signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: over.set())
@@ -222,8 +229,11 @@ def watch(
     while not over.is_set():
         now = [(path, each.st_mtime_ns, each.st_size) for path, each in sources.files(root, Counter())]
         if now != before:
-            scanned()
-            before = now
+            try:
+                scanned()
+                before = now
+            except Busy as e:
+                tell(e)
         over.wait(every_s)
 
 

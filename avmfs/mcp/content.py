@@ -31,10 +31,12 @@ class Content(Result):
 
 def read(call: Call, path: str, offset: int, limit: int) -> Content:
     """Up to ``limit`` bytes of a file or view from ``offset``; a character is not cut in two. Raises AvmError;
-    Invalid for what claims: a client may ask again, and read on its own account."""
+    Invalid for what claims (a client may ask again, and read on its own account) or waits."""
     view = paths.parse_view(paths.raw(path.rstrip("/").rpartition("/")[2]))
     if view is not None and view.view == "next":
         raise Invalid("reading it claims a file: avm_claim with action=next does", path)
+    if view is not None and "wait" in view.parameters():
+        raise Invalid("it would keep all other tools waiting: avm_inbox with wait does not", path)
     found = call.door("read", path=path, offset=offset, limit=limit, banner=False, whole=False)
     data, more = bytes(found["data"]), bool(found["more"])
     text, used, encoding = decoded(data, more)

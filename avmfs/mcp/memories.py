@@ -27,7 +27,7 @@ from avmfs.trust import heading
 ROOT = "/memories"
 WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
 LINES = 999_999
-SHOWN_LEVELS = 2
+SHOWN_LEVELS, ENTRIES = 2, 10_000
 AROUND = 4  # lines shown before and after an edit
 TRIES = 20  # of an edit, while others keep changing the file
 
@@ -149,18 +149,22 @@ def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> st
 
 def _tree(call: Call, path: str, place: str) -> str:
     top = path.rstrip("/")
-    lines = []
+    lines, more = [], []
     waiting = [(place, top, SHOWN_LEVELS)]
     while waiting:
         real, shown, levels = waiting.pop()
+        size, entries, total = "?", [], 0
         try:
             size = _size(_bytes_below(call, real))
-            entries = call.door("listing", path=real, limit=10_000)["entries"] if levels else ()
+            if levels:
+                found = call.door("listing", path=real, limit=ENTRIES)
+                entries, total = found["entries"], found["total"]
         except UNREADABLE:
             if real == place:
                 raise
-            size, entries = "?", ()
         lines.append(f"{size}\t{shown}\n")
+        if total > len(entries):
+            more.append(f"({total - len(entries)} more in {shown})\n")
         for entry in entries:
             name = entry["path"].rpartition("/")[2]
             if name.startswith(".") or name == "node_modules":
@@ -169,7 +173,7 @@ def _tree(call: Call, path: str, place: str) -> str:
                 waiting.append((entry["path"], f"{shown}/{escaped(name)}", levels - 1))
             else:
                 lines.append(f"{_size(entry['size'])}\t{shown}/{escaped(name)}\n")
-    return _heading(path) + "".join(sorted(lines, key=lambda line: line.partition("\t")[2]))
+    return _heading(path) + "".join(sorted(lines, key=lambda line: line.partition("\t")[2]) + more)
 
 
 def _bytes_below(call: Call, directory: str) -> int:

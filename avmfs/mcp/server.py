@@ -30,6 +30,7 @@ from avmfs.mcp import prompts, registry, resources
 from avmfs.mcp.session import Session
 from avmfs.mcp.watching import Watching
 from avmfs.text.escapes import escaped, visible
+from avmfs.trust import heading
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,7 +46,7 @@ ADVICE = {
     "avm_tell": "tell other agents what they need to know (avm_tell)",
 }
 AT_ONCE = 16  # worker threads, and as many of calls that wait
-URGENT = "avm/urgent"  # in the block's _meta
+URGENT, UNTRUSTED = "avm/urgent", "avm/untrusted"  # in the _meta of a block, and of a resource's content
 
 
 class _Call:
@@ -197,11 +198,13 @@ class MemoryServer(Server[Any]):
     async def _read_resource(self, ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         found, mime = await self._ask(ctx, lambda call: resources.read_uri(call, uri))
+        meta = {UNTRUSTED: found.untrusted} if found.untrusted else None
         part: types.TextResourceContents | types.BlobResourceContents
         if found.encoding == "utf-8":
-            part = types.TextResourceContents(uri=uri, text=found.content, mime_type=mime)
+            text = heading(found.untrusted) + found.content
+            part = types.TextResourceContents(uri=uri, text=text, mime_type=mime, _meta=meta)
         else:
-            part = types.BlobResourceContents(uri=uri, blob=found.content, mime_type=mime)
+            part = types.BlobResourceContents(uri=uri, blob=found.content, mime_type=mime, _meta=meta)
         return types.ReadResourceResult(contents=[part])
 
     async def _subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:

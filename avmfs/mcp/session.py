@@ -21,7 +21,7 @@ from avmfs.api.autostart import begin
 from avmfs.api.connect import open_door
 from avmfs.errors import Busy, Interrupted
 from avmfs.mcp.content import clean
-from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.rpc.client import Door, OpenDoor, RemoteDoor
 from avmfs.rpc.tracing import traced
 from avmfs.store.files.store_lock import StoreLock
 
@@ -44,7 +44,7 @@ class Session:
         with contextlib.suppress(PermissionError):  # another user's store, which has a daemon or none for this one
             if begins and not environ.get("AVM_AT") and StoreLock(where.database).holder() is None:
                 begin(where, environ)
-        self._door: Door | None = open_door(
+        self._door: OpenDoor | None = open_door(
             where, agent, environ=environ, embeddings=False, route="mcp", autostart=not begins
         )
         self.agent = agent or self._door.agent  # whose the token of an address is
@@ -89,14 +89,10 @@ class Session:
             raise
         return clean(result) if method != "read" else result, str(clean(door.urgent))
 
-    def _opened(self) -> Door:
+    def _opened(self) -> OpenDoor:
         door = self._door
         if door is not None:
-            if isinstance(door, RemoteDoor):
-                gone = door.ended()
-            else:  # an address is asked anew by itself; the store itself is left to a daemon that has started
-                gone = not self._environ.get("AVM_AT") and StoreLock(self._where.database).holder() is not None
-            if not gone:
+            if not door.ended():
                 return door
             self._drop(door)
         self._door = open_door(self._where, self.agent, environ=self._environ, embeddings=False, route="mcp")

@@ -34,6 +34,13 @@ class Door(Protocol):
     def close(self) -> None: ...
 
 
+class OpenDoor(Door, Protocol):
+    """One that is kept open from call to call."""
+
+    def ended(self) -> bool:
+        """Whether another is to be opened in its place."""
+
+
 class RemoteDoor:
     """A daemon's door, as one agent, or whose ``key`` this is. Threads may share it; calls are one after the other."""
 

@@ -17,6 +17,7 @@ from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly,
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.identity import NOBODY
+from avmfs.rpc.mail import WAIT_S
 from avmfs.rpc.methods import method
 from avmfs.search.then import REFUSED
 from avmfs.store.rows.system_dirs import refuse_fixed
@@ -56,6 +57,10 @@ def read(
             memory.error = quiet.error
     tree = _tree(memory)
     found = _located(tree, path, where := _canonical(memory, path))
+    if isinstance(found, address.ViewOf):
+        with contextlib.suppress(ValueError):  # no number: the view says so
+            if (wait := float(found.name.parameters().get("wait", 0))) > WAIT_S:
+                raise Invalid(f"wait={wait:g} is too long here ({WAIT_S:g} s): avm inbox --wait, or a mount", path)
     asked = (where, memory.quiet)
     if offset and not whole and (begun := memory.pieces.begun(asked)) is not None:
         return _piece(memory, asked, begun, offset, limit)

@@ -25,6 +25,7 @@ from avmfs.providers.fetching import Fetcher
 from avmfs.rpc import identity, methods
 from avmfs.search.indexer import embed_pending
 from avmfs.services import Services, composed
+from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 
@@ -48,6 +49,7 @@ class LocalDoor:
         self.urgent = ""
         policy, index = Policy.from_settings(settings), IndexRules.of(settings)
         kept = settings.audit.anchors or anchors.beside(database)
+        self._lock = StoreLock(database)
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
         wanted = settings.embedding
         # What a person can do about it is no part of what a model reads.
@@ -91,6 +93,10 @@ class LocalDoor:
         result = methods.call(self._memory, method, arguments)
         self.urgent = methods.urgent(self._memory)
         return result
+
+    def ended(self) -> bool:
+        """Whether a daemon has the store by now."""
+        return self._lock.holder() is not None
 
     def close(self) -> None:
         if (refusals := self._memory.around.refusals) is not None:

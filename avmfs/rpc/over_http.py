@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import ssl
 import threading
@@ -18,7 +19,7 @@ from typing import Any, Final
 from avmfs_config.gossip import is_loopback
 
 from avmfs import wire
-from avmfs.errors import NO_TEXT, Busy, Denied, Invalid, NotFound, TooBig, from_wire
+from avmfs.errors import NO_TEXT, AvmError, Busy, Denied, Invalid, NotFound, TooBig, from_wire
 from avmfs.rpc.client import REQUEST_LIMIT
 
 TIMEOUT_S: Final = 120.0
@@ -81,6 +82,9 @@ class HttpDoor:
         self.urgent = str(reply["urgent"])
         return reply["result"]
 
+    def ended(self) -> bool:
+        return False  # an address is asked anew by itself
+
     def close(self) -> None:
         if (sock := self._connection.sock) is not None:
             with contextlib.suppress(OSError):
@@ -104,7 +108,7 @@ class HttpDoor:
                 self._connection.close()
                 raise Busy(f"the service does not answer; whether it was done is not known ({e})") from e
         if kind != _TYPE or len(data) > wire.LIMIT:
-            raise NotFound(f"no memory is served at that address (status {got.status}, {kind})")
+            raise _refusal(got.status, kind, data)
         reply: dict[str, Any] = wire.unpack(data)
         if reply["error"] is not None:
             raise from_wire(*reply["error"])
@@ -124,6 +128,18 @@ class HttpDoor:
         except OSError:
             pass
         self._connection.close()  # it was closed there, or has sent what nobody asked for
+
+
+def _refusal(status: int, kind: str, data: bytes) -> AvmError:
+    """What no method answered: the service itself, which tells in JSON, or whoever stands before it."""
+    if kind == "application/json":
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # another's JSON
+            error = json.loads(data)["error"]
+            return from_wire(error["errno"], error["reason"], error["path"])
+    told = f"(status {status}, {kind})"
+    if status == 429 or status >= 500:
+        return Busy(f"the service cannot answer; whether it was done is not known {told}")
+    return NotFound(f"no memory is served at that address {told}")
 
 
 def _trusting(ca: str) -> ssl.SSLContext:

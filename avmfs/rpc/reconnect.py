@@ -1,5 +1,5 @@
-"""A door that stands as long as its program does: in every process that a fork makes, and when the daemon has let go;
-and the same to the tree as it was.
+"""A door that stands as long as its program does: in every process that a fork makes, and when the daemon has let go
+or has come; and the same to the tree as it was.
 
 Owns when a door is opened anew. A connection or a database handle must not be used on both sides of a fork, so a child
 opens its own; and a daemon closes a connection that was silent for long, or with its own end. Called by the Python API.
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakSet
 
-from avmfs.errors import Invalid, ReadOnly
-from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.errors import Busy, Invalid, ReadOnly
+from avmfs.rpc.client import Door, OpenDoor, RemoteDoor
 from avmfs.rpc.tracing import traced
 
 
@@ -23,12 +23,12 @@ class ReconnectingDoor:
     """``opener`` is told whether this process is a fork's child. ``door`` raises what it raises. ``store`` names the
     memory in traces."""
 
-    def __init__(self, opener: Callable[[bool], Door], store: str) -> None:
+    def __init__(self, opener: Callable[[bool], OpenDoor], store: str) -> None:
         self._opener, self._store = opener, store
         self._mutex = threading.Lock()
-        self._left: list[Door] = []  # of a parent: dropping the last reference would close them
+        self._left: list[OpenDoor] = []  # of a parent: dropping the last reference would close them
         self._closed = self._forked = False
-        self._door: Door | None = opener(False)
+        self._door: OpenDoor | None = opener(False)
         _STANDING.add(self)
 
     @property
@@ -36,17 +36,22 @@ class ReconnectingDoor:
         """The one of this process, open. Raises Invalid once it has been closed."""
         return traced(self._opened(), self._store)
 
-    def _opened(self) -> Door:
+    def _opened(self) -> OpenDoor:
         door = self._door
-        if door is not None and not (isinstance(door, RemoteDoor) and door.ended()):
+        if door is not None and not door.ended():
             return door
         with self._mutex:
             if self._closed:
                 raise Invalid("closed: open another")
             if self._door is door:
+                try:
+                    self._door = self._opener(self._forked)
+                except Busy:
+                    if door is None or isinstance(door, RemoteDoor):
+                        raise
+                    return door  # the daemon that has the store by now does not listen yet: reading needs none
                 if door is not None:
                     door.close()
-                self._door = self._opener(self._forked)
             assert self._door is not None
             return self._door
 
@@ -103,7 +108,7 @@ class PastDoor:
 class PastConnection(ReconnectingDoor):
     """See ReconnectingDoor."""
 
-    def __init__(self, opener: Callable[[bool], Door], store: str, at: str) -> None:
+    def __init__(self, opener: Callable[[bool], OpenDoor], store: str, at: str) -> None:
         self._at = at
         super().__init__(opener, store)
 

@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,15 +37,16 @@ def output(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    beside = path.with_name(f".{path.name}.partial")
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # another may write one at once
     try:
-        with open(beside, "wb", opener=private) as f:
+        with open(descriptor, "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
-        beside.replace(path)
+        os.replace(name, path)
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
 
 
 def new_folder(path: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from avmfs import calls
 from avmfs.agents import mail, waiting
 from avmfs.agents import subscriptions as subscribed
 from avmfs.errors import Invalid, NotSupported
@@ -32,6 +33,7 @@ def inbox(
     else:
         messages = memory.inbox(unread_only=unread)
         text = mail.jsonl(messages)
+    calls.go_on()  # who has gone meanwhile sees none of it
     shown = [message.id for message in messages if message.read_at is None]
     at_end = AtEnd("_mark_read", ctx, [shown]) if mark == "read" and shown else None
     return Rendered(text.encode("utf-8", "surrogateescape"), at_end)

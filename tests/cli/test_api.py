@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from avmfs.api.connect import read_all
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.rpc.local import LocalDoor
+from avmfs.store.files.store_lock import StoreLock
 from avmfs.transfer import exporting
 from tests.cli.shells import LIMIT_S, Shell, configured, environment
 from tests.mount.mount_world import World
@@ -339,7 +341,7 @@ def test_while_a_daemon_holds_the_store_everybody_goes_through_it(world: World) 
 
 
 def test_a_daemon_that_comes_and_goes_while_an_avm_is_open(settings: str) -> None:
-    """Direct first: the daemon takes over, what was written is there; nothing is written behind its back."""
+    """Direct first: the daemon takes over, what was written is there, and what is written from then on goes by it."""
     world = World([{"agent_id": "alice"}], settings)
     try:
         direct = AVM(agent="alice", environ=world.environ, embeddings=False)
@@ -349,24 +351,38 @@ def test_a_daemon_that_comes_and_goes_while_an_avm_is_open(settings: str) -> Non
         note = world.mounts["alice"] / "private"
         assert (note / "before.md").read_text() == "before"
         (note / "during.md").write_text("during")
-        assert direct.read("/private/during.md") == "during", "reading needs no lock"
-        with pytest.raises(Busy, match="daemon"):
-            direct.write("/private/behind.md", "x")
-        assert not (note / "behind.md").exists()
+        assert direct.read("/private/during.md") == "during"
+        direct.write("/private/through.md", "x")
+        assert isinstance(direct._door, RemoteDoor) and (note / "through.md").read_text() == "x"
         with AVM(agent="alice", environ=world.environ) as anew:
             anew.write("/private/anew.md", "anew")
         assert world.command("stop").returncode == 0
         assert world.process is not None and world.process.wait(300) == 0
         direct.write("/private/after.md", "after")
-        assert {entry["name"] for entry in direct.list("/private")} >= {"before.md", "during.md", "anew.md", "after.md"}
+        assert {entry["name"] for entry in direct.list("/private")} >= {
+            *("before.md", "during.md", "through.md", "anew.md", "after.md")
+        }
         direct.close()
         with AVM(agent="alice", environ=world.environ, embeddings=False) as last:
             assert last.read("/private/after.md") == "after"
             remote_gone = json.loads(last.read("/private/:stats"))
-            assert remote_gone["files"] == 4
+            assert remote_gone["files"] == 5
     finally:
         world.process = None if world.process is not None and world.process.poll() is not None else world.process
         world.end()
+
+
+def test_while_a_daemon_starts_an_avm_that_has_the_store_reads_on(settings: str) -> None:
+    with configured(settings) as root, AVM(agent="alice", environ=environment(root), embeddings=False) as avm:
+        avm.write("/private/x.md", "x")
+        lock = StoreLock(avm.database)
+        held = lock.acquire(0)
+        lock.note(held, {"pid": os.getpid(), "socket": str(root / "run/avm.sock")})
+        try:
+            assert avm.read("/private/x.md") == "x"
+        finally:
+            lock.release(held, clean=True)
+        assert avm.write("/private/x.md", "y") == 2
 
 
 def test_a_daemon_that_goes_away_between_two_calls_is_no_problem(settings: str) -> None:

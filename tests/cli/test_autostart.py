@@ -153,6 +153,23 @@ def test_it_ends_when_nobody_asks_and_the_next_request_has_another(fresh: Shell)
     assert second is not None and second["pid"] != first["pid"]
 
 
+def test_a_watched_index_goes_on_with_the_next_one(fresh: Shell, tmp_path: Path) -> None:
+    pytest.importorskip("tree_sitter")
+    code, told = tmp_path / "house", tmp_path / "told"
+    code.mkdir()
+    (code / "early.py").write_text("def early(): pass\n")
+    command = [sys.executable, "-m", "avmfs.cli", "index", "watch", str(code), "--every", "0.1"]
+    with told.open("wb") as out, subprocess.Popen(command, env=fresh.environ, stdout=out, stderr=out) as watching:
+        try:
+            until(lambda: b"1 added" in told.read_bytes() or watching.poll() is not None)
+            daemon(fresh.environ, "stop")
+            (code / "late.py").write_text("def late(): pass\n")
+            until(lambda: told.read_bytes().count(b"1 added") == 2 or watching.poll() is not None)
+        finally:
+            watching.terminate()
+    assert (watching.returncode, told.read_bytes().count(b"1 added")) == (0, 2), told.read_text()
+
+
 def test_one_that_cannot_start_is_told_of_once_and_the_command_works_without(fresh: Shell) -> None:
     run = Path(fresh.environ["AVM_RUNTIME_DIR"])
     run.write_text("a file is in its place")

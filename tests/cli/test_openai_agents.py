@@ -71,6 +71,24 @@ def test_what_several_pop_and_add_at_once_is_popped_once_and_nothing_is_lost(avm
     assert len(left) == 12 and sorted(map(str, popped + left)) == sorted(map(str, written))
 
 
+def test_what_is_popped_is_of_the_conversation_that_was_begun_anew(avm: AVM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose file has the version of the one before."""
+    session, other = AvmSession("s", avm), AvmSession("s", avm)
+    asyncio.run(session.add_items([item(0), item(1)]))
+    read = avm.read_bytes
+
+    def begun_anew(path: str) -> bytes:
+        monkeypatch.undo()
+        data = read(path)
+        asyncio.run(other.clear_session())
+        asyncio.run(other.add_items([item(2), item(3)]))
+        return data
+
+    monkeypatch.setattr(avm, "read_bytes", begun_anew)
+    assert asyncio.run(session.pop_item()) == item(3)
+    assert asyncio.run(session.get_items()) == [item(2)]
+
+
 def test_a_line_that_is_no_json_is_named(avm: AVM) -> None:
     session = AvmSession("s", avm, "/shared/talk")
     avm.write("/shared/talk/s.jsonl", "by hand\n")

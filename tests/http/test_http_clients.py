@@ -17,9 +17,12 @@ import pytest
 
 from avmfs import AVM
 from avmfs.errors import Busy, Denied, Invalid, NotFound, ReadOnly, Stale
+from avmfs.http import identity, values
 from avmfs.rpc.over_http import HttpDoor
 from tests.faults.daemons import LIMIT_S
 from tests.http.http_world import Web
+
+NOT_OURS = bytes(values.refusal(identity.Refused("this service is not called that"), False).body).decode()
 
 
 @pytest.fixture
@@ -79,17 +82,33 @@ def test_a_bad_address_or_token_is_refused(
         HttpDoor(url, agent, elsewhere["AVM_API_KEY"] if token is None else token, operator=operator)
 
 
-def test_what_is_no_memory_is_told(elsewhere: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "error", "reason"),
+    [
+        (200, "text/html", "hi", NotFound, "no memory is served"),
+        (403, "application/json", NOT_OURS, Denied, "not called that"),
+        (404, "application/json", '{"error": "none"}', NotFound, "no memory is served"),
+        (404, "application/json", "[" * 100_000, NotFound, "no memory is served"),
+        (429, "text/plain", "slower", Busy, "status 429"),
+        (502, "text/html", "its proxy", Busy, "status 502"),
+        (503, "text/plain", "Service Unavailable", Busy, "status 503"),  # uvicorn's own, beyond CLIENTS
+        (503, "application/json", '{"error": {"code": 14}}', Busy, "status 503"),
+    ],
+)
+def test_what_stands_before_a_memory_is_told(
+    elsewhere: dict[str, str], status: int, kind: str, body: str, error: type[Exception], reason: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             client, _ = server.accept()
             with client:
                 client.recv(65536)
-                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi")
+                head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+                client.sendall((head + body).encode())
 
         threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(NotFound, match="no memory is served"):
+        with pytest.raises(error, match=reason):
             HttpDoor(f"http://127.0.0.1:{server.getsockname()[1]}", None, elsewhere["AVM_API_KEY"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal
+from avmfs_config import find_paths
 
+from avmfs.mcp import memories
+from avmfs.mcp.server import _Call
+from avmfs.mcp.session import Session
 from tests.mcp import peers
 from tests.mcp.peers import Peer
 from tests.mount.mount_world import World
@@ -69,6 +74,15 @@ def test_a_file_s_life(notes: Peer, world: World) -> None:
     do("create", path="/memories/empty.md", file_text="")
     do("insert", path="/memories/empty.md", insert_line=0, insert_text="first\n")
     assert notes.text("avm_read", path="/private/memories/empty.md") == "first\n"
+
+
+def test_a_view_says_where_it_leaves_something_out(notes: Peer, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c", "deep/d"):
+        notes.call("memory", command="create", path=f"/memories/{name}.md", file_text="x")
+    monkeypatch.setattr(memories, "ENTRIES", 2)
+    with contextlib.closing(Session(find_paths(world.environ), "alice", world.environ)) as session:
+        said = memories.memory(_Call(session, None), "view", "/memories").text
+    assert said.splitlines()[1:] == ["4\t/memories", "1\t/memories/a.md", "1\t/memories/b.md", "(2 more in /memories)"]
 
 
 def test_it_says_why_it_did_nothing(notes: Peer) -> None:

@@ -17,7 +17,7 @@ from avmfs.cli.indexing import named
 from avmfs.codeindex import finding, modules, scanning
 from avmfs.codeindex.languages import BY_SUFFIX
 from avmfs.codeindex.parsing import Module, Symbol, parse
-from avmfs.errors import AvmError, Denied, Invalid, NotFound
+from avmfs.errors import AvmError, Busy, Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from tests.unit.views_fixtures import World, opened
@@ -326,16 +326,21 @@ def test_a_known_project_stays_where_it_is_whatever_directory_one_stands_in(
 
 def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:
     over, seen = threading.Event(), []
+    busy = [Busy("its daemon starts anew")]
+    told: list[Busy] = []
 
     def scanned() -> None:
+        if seen and busy:
+            raise busy.pop()
         seen.append(scanning.scan(door(world, "alice"), "house", code))
         if len(seen) == 1:
             (code / "src" / "late.py").write_text("def late(): pass\n")
         else:
             over.set()
 
-    scanning.watch(scanned, code, 0.01, over, signals=False)
+    scanning.watch(scanned, code, 0.01, over, told.append, signals=False)
     assert [each.added for each in seen] == [2, 1]
+    assert len(told) == 1
 
 
 def test_a_note_shows_who_calls_what_it_defines_and_what_that_calls(world: World, code: Path) -> None:

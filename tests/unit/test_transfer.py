@@ -20,6 +20,7 @@ from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.transfer import exporting, formats, front_matter
+from avmfs.transfer.files import output
 from avmfs.transfer.importing import Import, Report
 from avmfs.transfer.record import Record, Refusal, moment, nanoseconds
 from tests.unit.views_fixtures import World, opened
@@ -40,6 +41,21 @@ class Door:
     def call(self, method: str, /, **arguments: Any) -> Any:
         self.calls += 1
         return methods.call(self.memory, method, arguments)
+
+
+def test_of_two_outputs_of_one_name_at_once_each_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with output(path) as late:
+        late.write(b"late, ")
+        with output(path) as early:
+            early.write(b"early")
+        assert path.read_bytes() == b"early"
+        late.write(b"and whole")
+    assert path.read_bytes() == b"late, and whole" and path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(KeyError), output(path) as failed:
+        failed.write(b"half")
+        raise KeyError
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"late, and whole"
 
 
 Open = Callable[[str], World]

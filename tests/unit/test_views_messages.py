@@ -206,6 +206,19 @@ def test_a_listing_that_nobody_waits_for_ends_and_marks_nothing(world: World, mo
     assert len(unread(world)) == 2
 
 
+@pytest.mark.parametrize(("form", "made"), [("", "quote"), ("&format=jsonl", "plain")])
+def test_a_view_that_nobody_waits_for_marks_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, form: str, made: str
+) -> None:
+    tell(world, "last")
+    call = calls.Call()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    monkeypatch.setattr(mail, made, lambda _: call.give_up())
+    with pytest.raises(Interrupted):
+        methods.call(world.agent("bob").memory, "read", {"path": f"/:inbox?mark=read{form}"})
+    assert unread(world) == ["last"]
+
+
 def test_who_watches_for_mail_reads_no_body(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bob = world.agent("bob").memory
     before = methods.call(bob, "watch", {})["unread"]
@@ -232,6 +245,15 @@ def test_waiting_without_a_daemon_is_refused_unless_there_is_mail(tmp_path: Path
     bob.memory.tell("bob", "note to self")
     assert "note to self" in bob.cat("/:inbox?wait=5")
     store.close()
+
+
+def test_a_view_waits_no_longer_through_the_door_than_its_clients(world: World) -> None:
+    tell(world, "there is mail")
+    bob = world.agent("bob").memory
+    assert b"there is mail" in methods.call(bob, "read", {"path": "/:inbox?wait=60"})["data"]
+    for wait, reason in (("60.1", "too long .* avm inbox --wait"), ("inf", "too long"), ("soon", "soon")):
+        with pytest.raises(Invalid, match=reason):
+            methods.call(bob, "read", {"path": f"/:inbox?wait={wait}"})
 
 
 @contextmanager

@@ -101,13 +101,13 @@ class StoreLock:
         """Who wrote itself into the lock file, if anybody holds it now."""
         try:
             with open(self.path, "rb") as file:
-                said = file.read()
+                said = dict(json.loads(file.read()))  # blank: nobody has, and who takes the lock now is not disturbed
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return dict(json.loads(said)) if said else None
+                    return said
                 return None
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, TypeError):
             return None
 
 

@@ -74,8 +74,20 @@ export class Memory {
     const headers = { ...init.headers, authorization: `Bearer ${this.#token}` };
     const answer = await fetch(new URL(path, this.#url), { ...init, headers, redirect: "error" });
     if (answer.ok) return answer;
-    const { error } = (await answer.json()) as { error: { code: string; errno: number; path: string | null; reason: string } };
-    throw new MemoryError(answer.status, error.code, error.errno, error.path, error.reason);
+    const error = refusal(await answer.text());
+    if (error) throw new MemoryError(answer.status, error.code, error.errno, error.path, error.reason);
+    const [code, errno] = answer.status === 429 || answer.status >= 500 ? (["EAGAIN", 11] as const) : (["ENOENT", 2] as const);
+    throw new MemoryError(answer.status, code, errno, null, `no memory answers at that address (status ${answer.status})`);
+  }
+}
+
+/** What the service says of an error; none where it is a proxy's own, or a full service's. */
+function refusal(text: string): { code: string; errno: number; path: string | null; reason: string } | undefined {
+  try {
+    const { error } = JSON.parse(text);
+    return error?.reason === undefined ? undefined : error;
+  } catch {
+    return undefined;
   }
 }
 

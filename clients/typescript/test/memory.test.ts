@@ -1,6 +1,8 @@
 // Against a service: AVM_URL and AVM_TOKEN name it (tests/http/test_http_typescript.py starts one).
 
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 import { bytesOf, Memory, MemoryError } from "../src/index.js";
 
@@ -30,6 +32,19 @@ test("a refusal is an error with its code and path", async () => {
     return true;
   });
   await assert.rejects(new Memory(url, "nobody's").methods.tags(), { status: 401 });
+});
+
+test("what stands before a memory and cannot answer is busy", async () => {
+  const server = createServer((_, answer) => void answer.writeHead(503, { "content-type": "text/plain" }).end("later"));
+  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+  const { port } = server.address() as AddressInfo;
+  try {
+    const refused = { name: "MemoryError", status: 503, code: "EAGAIN" };
+    await assert.rejects(new Memory(`http://127.0.0.1:${port}`, "x").methods.tags(), refused);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
 });
 
 test("changes come as events, and a later stream goes on", async () => {
