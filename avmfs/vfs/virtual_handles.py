@@ -21,7 +21,8 @@ from avmfs.views import Context, Rendered, View
 
 WRITE_LIMIT = 1024 * 1024
 QUESTIONS_KEPT = 64
-AT_OPEN = 128 * 1024  # of a file of the past; more is a whole version, made when it is read
+AT_OPEN = 128 * 1024  # of a file of the past
+PIECE = 4 * 1024 * 1024  # of it, read at once where more is asked for
 _SMALL = 4096  # a first write below stdio's buffer is usually the whole text
 
 
@@ -177,14 +178,17 @@ class PastHandle(VirtualHandle):
         self.node = node
         with memory.reading() as reader:
             self.size = reader.node(node).size
-            self.head = reader.read(node, 0, AT_OPEN)  # says whether they are kept
+            self.head, self.start = reader.read(node, 0, AT_OPEN), 0  # says whether they are kept
 
     def read(self, offset: int, length: int) -> bytes:
+        stop = min(offset + length, self.size)
         with self.lock:
-            if offset + length > len(self.head) < self.size:
+            if offset < self.start or self.start + len(self.head) < stop:
+                start = offset - offset % PIECE
                 with self.memory.reading() as reader:
-                    self.head = reader.read(self.node, 0, self.size)
-            return self.head[offset : offset + length]
+                    self.head = reader.read(self.node, start, max(PIECE, stop - start))
+                self.start = start
+            return self.head[offset - self.start : max(0, stop - self.start)]
 
     def seek(self, offset: int, *, hole: bool) -> int:
         """lseek(2): all of it is data; -1 past the end."""
