@@ -135,6 +135,7 @@ class ViewHandle(VirtualHandle):
         self.context = Context(memory, node, path)
         self.name = name
         self.applied: int | None = None
+        self.undo: str | None = None
         parameters = name.parameters()
         if rendered is not None:
             self.rendered = rendered
@@ -144,28 +145,41 @@ class ViewHandle(VirtualHandle):
             raise Invalid(f":{view.name}: parameters are for reading")
 
     def took(self, count: int) -> None:
-        complete = self.view.check is None or self.view.check(self.text()) is not False
-        if complete and len(self.written) < _SMALL and self.written.endswith(b"\n"):
-            self._apply()
+        self._take(done=False)
 
     def flush(self) -> None:
         with self.lock, Remembering(self.memory, every=True):
             if not self.writable or self.applied == len(self.written):
                 return
             if self.written or self.view.empty_write:
-                self._apply()
+                self._take(done=True)
 
     def touch(self) -> None:
         """touch(1): a write of nothing."""
         with self.lock:
             if self.view.empty_write and self.applied is None:
-                self._apply()
+                self._take(done=True)
 
-    def _apply(self) -> None:
+    def _take(self, *, done: bool) -> None:
+        """Apply what has come, where it is whole. A shell that redirects closes a copy of the handle first, a write of
+        nothing: where text means nothing what follows is that same write, and where it is refused that is undone."""
+        try:
+            text = self.text(self.applied or 0 if self.view.once else 0)
+            complete = done or self.view.check is None or self.view.check(text) is not False
+            if done or (complete and len(self.written) < _SMALL and self.written.endswith(b"\n")):
+                if self.applied != 0 or self.view.check is not None:
+                    self._apply(text)
+                self.applied = len(self.written)
+        except Invalid:
+            if self.applied == 0 and self.undo is not None:
+                self._apply(self.undo)
+                self.undo = None
+            raise
+
+    def _apply(self, text: str) -> None:
         if self.view.write is None:
             raise BadHandle(f":{self.view.name} cannot be written")
-        self.view.write(self.context, self.text(self.applied or 0 if self.view.once else 0))
-        self.applied = len(self.written)
+        self.undo = self.view.write(self.context, text)
 
 
 class PastHandle(VirtualHandle):

@@ -345,16 +345,19 @@ def mark(ctx: Context) -> str:
     check=by_lines(lambda text: _parse_cursor(text)),
     empty_write=True,
 )
-def write_mark(ctx: Context, text: str) -> None:
-    cursor = _parse_cursor(text)
-    if ctx.node.kind is not Kind.DIRECTORY:
+def write_mark(ctx: Context, text: str) -> str:
+    cursor, file = _parse_cursor(text), ctx.node.kind is not Kind.DIRECTORY
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        was = reader.mark(reader.document(node).id if file else node.id)
+        newest = 0 if file else _newest_below(reader, node.id)
+    if file:
         ctx.memory.submit("mark", node=ctx.node.id, version=None if cursor is None else cursor[1])
-        return
+        return f"v{0 if was is None else was.version}"
     if cursor is not None and cursor[0]:
         raise Invalid(f":mark: v{cursor[1]} is a version of a file; a directory's cursor is a plain number")
-    with ctx.memory.reading() as reader:
-        newest = _newest_below(reader, ctx.node.id)
     ctx.memory.submit("mark", node=ctx.node.id, seq=newest if cursor is None else min(cursor[1], newest))
+    return f"{0 if was is None else was.seq}"
 
 
 def _parse_cursor(text: str) -> tuple[str, int] | None:

@@ -432,6 +432,37 @@ def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str
     assert world.agent("bob").cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
 
 
+@pytest.mark.parametrize("text", ["v9\n", "v9", "# cursor: x\n", "# cursor: x"])
+@pytest.mark.parametrize("marked", ["v1", "v0"])
+def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_the_handle(
+    world: World, text: str, marked: str
+) -> None:
+    bob = world.agent("bob")
+    write(world, "two\n")
+    if marked == "v1":
+        bob.echo("v1", f"{NOTE}:mark")
+    handle = bob.to_write(f"{NOTE}:mark")
+    handle.flush()
+    for _ in range(2):
+        with pytest.raises(Invalid):
+            handle.write(0, text.encode())
+            handle.flush()
+        assert bob.cat(f"{NOTE}:mark") == f"marked: {marked}, current: v2\n"
+    assert "+two" in bob.peek(f"{NOTE}:delta")
+
+
+def test_what_is_refused_leaves_the_mark_of_a_directory(world: World) -> None:
+    bob = world.agent("bob")
+    bob.cat("/shared/:delta")
+    before = bob.cat("/shared/:mark").partition(",")[0]
+    write(world, "two\n")
+    handle = bob.to_write("/shared/:mark")
+    handle.flush()
+    with pytest.raises(Invalid, match="version of a file"):
+        handle.write(0, b"v1\n")
+    assert bob.cat("/shared/:mark").partition(",")[0] == before
+
+
 def test_a_directory_takes_its_own_cursor_back_and_no_files(world: World) -> None:
     bob = world.agent("bob")
     cursor = bob.cat("/shared/:delta").splitlines()[-1]

@@ -149,6 +149,23 @@ def test_what_is_marked_as_read_has_been_shown(world: World) -> None:
     assert [line.rpartition("/")[2] for line in told if "write" in line] == [f"{number}.md v1" for number in range(60)]
 
 
+@pytest.mark.parametrize("text", [b"\n", b"read\n", b"read"])
+def test_what_a_shell_writes_after_it_has_closed_a_copy_of_its_handle_marks_no_more(world: World, text: bytes) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
+    for number in range(75):
+        alice.put(f"/shared/{number}.md", "x")
+    methods.call(bob.memory, "pending", {})  # collects what has been matched
+    assert pending(world)[0].startswith("at least 100 notices"), "of 150"
+    handle = bob.to_write("/:pending")
+    handle.flush()
+    handle.write(0, text)
+    handle.flush()
+    assert pending(world)[0].startswith("50 notices")
+    handle.write(0, b"\n")
+    assert pending(world) == ["(nothing waits)"], "which is another write"
+
+
 def test_who_asks_for_notices_gets_all_that_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "AT_A_TIME", 3)
     alice, bob = world.agent("alice"), world.agent("bob")

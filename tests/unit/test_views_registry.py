@@ -14,7 +14,6 @@ from avmfs.access import Policy
 from avmfs.errors import Invalid
 from avmfs.node import Kind
 from avmfs.trust import Trusted
-from avmfs.vfs.virtual_handles import ViewHandle
 from avmfs.views import View, about, registry
 from tests import references
 from tests.unit.views_fixtures import World, opened
@@ -256,10 +255,7 @@ def test_what_is_let_out_line_by_line_is_let_out_once(tmp_path: Path) -> None:
         for name in "abc":
             alice.put(f"/shared/{name}.md", f"page {name}")
             alice.memory.submit("set_sources", node=alice.node(f"/shared/{name}.md").id, sources=["web"])
-        root = alice.node("/")
-        name, view = paths.parse_view(b":quarantine"), views.find("quarantine", root)
-        assert name is not None and view is not None
-        handle = ViewHandle(alice.memory, view, root, b"/", name, False, True)
+        handle = alice.to_write("/:quarantine")
         for line in (b"/shared/a.md\n", b"/shared/b.", b"md\n", b"/shared/c.md"):
             handle.write(0, line)
         handle.flush()

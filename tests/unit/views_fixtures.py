@@ -24,6 +24,7 @@ from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
+from avmfs.vfs.virtual_handles import ViewHandle
 from avmfs.views import Context, Rendered, View
 from tests.hashing import HashingEmbedding
 
@@ -92,6 +93,11 @@ class Agent:
         if view.check is not None:
             view.check(text)
         view.write(context, text)
+
+    def to_write(self, name: str) -> ViewHandle:
+        """As a shell holds it open."""
+        view, context, parsed = self._view(name)
+        return ViewHandle(self.memory, view, context.node, context.path, parsed, False, True)
 
     def node(self, path: str) -> Node:
         with self.memory.reading() as reader:
