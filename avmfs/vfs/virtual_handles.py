@@ -23,7 +23,7 @@ WRITE_LIMIT = 1024 * 1024
 QUESTIONS_KEPT = 64
 AT_OPEN = 128 * 1024  # of a file of the past
 PIECE = 4 * 1024 * 1024  # of it, read at once where more is asked for
-_SMALL = 4096  # a first write below stdio's buffer is usually the whole text
+_SMALL = 4096  # what came below stdio's buffer is usually the whole text, or a line of one
 
 
 class Remembering:
@@ -164,9 +164,10 @@ class ViewHandle(VirtualHandle):
         """Apply what has come, where it is whole. A shell that redirects closes a copy of the handle first, a write of
         nothing: where text means nothing what follows is that same write, and where it is refused that is undone."""
         try:
-            text = self.text(self.applied or 0 if self.view.once else 0)
+            since = self.applied or 0
+            text = self.text(since if self.view.once else 0)
             complete = done or self.view.check is None or self.view.check(text) is not False
-            if done or (complete and len(self.written) < _SMALL and self.written.endswith(b"\n")):
+            if done or (complete and len(self.written) - since < _SMALL and self.written.endswith(b"\n")):
                 if self.applied != 0 or self.view.check is not None:
                     self._apply(text)
                 self.applied = len(self.written)

@@ -387,7 +387,7 @@ def ttl(ctx: Context) -> str:
         return _remaining(ctx, reader.node(ctx.node.id)) + "\n"
 
 
-@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=by_lines(lambda text: _parse_ttl(text)))
+@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=by_lines(lambda text: _parse_ttl(text)), once=True)
 def write_ttl(ctx: Context, text: str) -> None:
     _set_ttl(ctx, _parse_ttl(text))
 

@@ -344,6 +344,7 @@ def mark(ctx: Context) -> str:
     "anything, even nothing: read up to now; a cursor from :delta: up to there",
     check=by_lines(lambda text: _parse_cursor(text)),
     empty_write=True,
+    once=True,
 )
 def write_mark(ctx: Context, text: str) -> str:
     cursor, file = _parse_cursor(text), ctx.node.kind is not Kind.DIRECTORY
