@@ -15,10 +15,9 @@ from typing import Annotated, Any, Final
 from avmfs import paths
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound, OverQuota
-from avmfs.memory import check_tag
 from avmfs.node import Document, Node
 from avmfs.signatures import Range
-from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
+from avmfs.store.commands.documents import USER_LIMIT, check_tag, check_tags, pack_user
 from avmfs.store.commands.versions import LINKS_MAX
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT

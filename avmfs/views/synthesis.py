@@ -9,6 +9,7 @@ question. A linked file is not named again for being alike."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -47,15 +48,14 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
     with memory.reading() as reader:
         node = reader.node(ctx.node.id)
         here = reader.path(node.id)
-        linked = linked_with(reader, node.document, here, 1) if node.document is not None else {}
+        of = None if node.document is None else {here, *linked_with(reader, node.document, here, 1)}
+        within = None if of is None else [it for path in of if (it := document_at(reader, path)) is not None]
         title = paths.printable(node.name) if q is None else one_line(q, 200)
-    question = q if q is not None else paths.text(ctx.node.name).rpartition(".")[0].replace("-", " ")
-    under = parts(here) if node.document is None else ()
-    recalled = memory.search(question, limit=SOURCES, under=under)
+    question = q if q is not None else os.path.splitext(paths.text(node.name))[0].replace("-", " ")
+    under = parts(here) if of is None else ()
+    recalled = memory.search(question, limit=SOURCES, under=under, within=within)
     least = memory.around.search.min_relevance
-    hits = [hit for hit in recalled.hits if hit.relevance >= least or hit.hit.path in linked or hit.hit.path == here]
-    if node.document is not None:
-        hits = [hit for hit in hits if hit.hit.path in linked or hit.hit.path == here]
+    hits = [hit for hit in recalled.hits if (hit.relevance >= least if of is None else hit.hit.path in of)]
     told = _chosen(hits, question, sentences)
     above = notice(recalled.degraded)
     if not told:

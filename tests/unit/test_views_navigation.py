@@ -335,6 +335,24 @@ def test_a_files_synthesis_is_of_it_and_its_links(world: World) -> None:
     assert "Tomatoes need water" in text and "AMD follows" in text and "RSI" not in text
 
 
+def test_a_files_synthesis_is_of_it_however_much_elsewhere_is_better(world: World) -> None:
+    alice = world.agent("alice")
+    link(alice, "/shared/garden.md", "/shared/market/amd.md")
+    for number in range(60):
+        alice.put(f"/shared/other/{number}.md", f"water water a day of delay {number}")
+    text = alice.cat("/shared/garden.md:synthesis?q=water a day of delay")
+    assert "Tomatoes need water" in text and "AMD follows" in text and "other" not in text
+
+
+@pytest.mark.parametrize("place", ["/shared/tomatoes", "/shared/.tomatoes", "/shared/tomatoes.1.md"])
+def test_a_synthesis_of_what_it_is_called(world: World, place: str) -> None:
+    alice = world.agent("alice")
+    alice.put(place, "Tomatoes like it warm.")
+    assert "- Tomatoes like it warm. [1]" in alice.cat(f"{place}:synthesis")
+    alice.put("/shared/1-tomatoes/x.md", "Tomatoes like it warm.")
+    assert "- Tomatoes like it warm. [1]" in alice.cat("/shared/1-tomatoes/:synthesis")
+
+
 # :savings
 
 
