@@ -164,8 +164,9 @@ class ViewHandle(VirtualHandle):
         """Apply what has come, where it is whole. A shell that redirects closes a copy of the handle first, a write of
         nothing: where text means nothing what follows is that same write, and where it is refused that is undone."""
         try:
-            since = self.applied or 0
-            text = self.text(since if self.view.once else 0)
+            since, once = self.applied or 0, self.view.once
+            text = self.text(since)
+            text = text if (once(text) if callable(once) else once) else self.text()
             complete = done or self.view.check is None or self.view.check(text) is not False
             if done or (complete and len(self.written) - since < _SMALL and self.written.endswith(b"\n")):
                 if self.applied != 0 or self.view.check is not None:

@@ -206,7 +206,12 @@ def tags(ctx: Context) -> str:
     return lines([escaped(",".join(found))] if found else [], "no tags")
 
 
-@writes("tags", "`a,b` sets, `+x` adds, `-x` removes; an empty line removes all", check=lambda text: _check_tags(text))
+@writes(
+    "tags",
+    "`a,b` sets, `+x` adds, `-x` removes; an empty line removes all",
+    check=lambda text: _check_tags(text),
+    once=lambda text: text.lstrip().startswith(("+", "-")),
+)
 def write_tags(ctx: Context, text: str) -> None:
     add, remove, replace = _parse_tags(text)
     ctx.memory.submit("set_tags", node=ctx.node.id, add=add, remove=remove, replace=replace)
@@ -256,6 +261,7 @@ def links(ctx: Context) -> str:
     "links",
     "`TARGET [type]` adds, `-TARGET [type]` removes, one a line; TARGET is a path or a handle",
     check=by_lines(lambda text: _parse_links(text)),
+    once=True,
 )
 def write_links(ctx: Context, text: str) -> None:
     asked: list[tuple[bool, int, str | None]] = []

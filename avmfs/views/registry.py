@@ -68,7 +68,8 @@ class View:
     """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it, and may return one
     that undoes it; ``check`` says early whether text so far can ever be right (raises Invalid); False: more must come.
     ``empty_write``: opening for writing and closing, or touching, is a write; text means nothing where there is no
-    ``check`` then. ``once``: of what comes in several writes ``write`` gets each line once, not with those before it.
+    ``check`` then. ``once``: of what comes in several writes ``write`` gets each line once, not with those before it;
+    it may say so of a text.
     ``past``: there is one of a node as it was, too."""
 
     name: str
@@ -81,7 +82,7 @@ class View:
     write: _Write | None = None
     check: Callable[[str], object] | None = None
     empty_write: bool = False
-    once: bool = False
+    once: bool | Callable[[str], bool] = False
     writes: str = field(default="")
 
     @property
@@ -139,7 +140,7 @@ def writes(
     *,
     check: Callable[[str], object] | None = None,
     empty_write: bool = False,
-    once: bool = False,
+    once: bool | Callable[[str], bool] = False,
 ) -> Callable[[_Write], _Write]:
     """Register what writing to an already registered view does; ``says`` is for the tables."""
 
