@@ -148,6 +148,8 @@ def _of_path(
         if node.kind is not Kind.FILE or node.document is None:
             raise Invalid(f":why: path={path[:80]!r}: not a file")
         where = reader.path(node.id)
+        if node.scope in reader.visible.held:
+            return [f"{paths.printable(where)} is in quarantine, and found by nobody"]
         reason = reader.unindexed(node.document)
         inside = where.startswith((b"" if ctx.path == b"/" else reader.path(ctx.node.id)) + b"/")
     found = explained(index, ranking, node.document)

@@ -11,11 +11,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from avmfs.access import Policy
 from avmfs.errors import Invalid, NotFound
 from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
 from avmfs.search.explain import Words, matched
 from avmfs.search.indexer import embed_pending
+from avmfs.trust import Trusted
 from avmfs.views.listing import TREE_ENTRIES
 from avmfs.views.overview import noted
 from tests.unit.views_fixtures import Agent, World, opened
@@ -129,6 +131,17 @@ def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) ->
         world.agent("alice").cat("/:why?q=NVDA&path=/memory/private/bob/secret.md")
     with pytest.raises(Invalid):
         world.agent("alice").cat("/:why?q=NVDA&path=/shared/market")
+
+
+def test_why_of_a_file_in_quarantine_says_so(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
+        alice = world.agent("alice")
+        alice.put("/shared/page.md", "RSI exposure")
+        alice.memory.submit("set_sources", node=alice.node("/shared/page.md").id, sources=["web"])
+        why = "/:why?q=RSI&path=/shared/page.md"
+        assert alice.cat(why) == "/memory/shared/page.md is in quarantine, and found by nobody\n"
+        alice.echo("/shared/page.md\n", "/:quarantine")
+        assert "is number 1 of 1" in alice.cat(why)
 
 
 # :plan
