@@ -15,8 +15,10 @@ from avmfs.access import Policy
 from avmfs.errors import Invalid, NotFound
 from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
+from avmfs.search.engine import Engine
 from avmfs.search.explain import Words, matched
 from avmfs.search.indexer import embed_pending
+from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted
 from avmfs.views.listing import TREE_ENTRIES
 from avmfs.views.overview import noted
@@ -185,6 +187,15 @@ def test_a_plan_keeps_what_it_says(world: World) -> None:
         answer = alice.cat(f"/:recall?q=NVDA note matter&max_tokens={budget}")
         assert answer.startswith(f"## Relevant Memory ({items} item") and tokens <= budget
     assert rows[-1].endswith("(no more)") or len({row.split()[3] for row in rows}) == 5
+
+
+@pytest.mark.parametrize("q", ["NVDA", "zebra"])
+def test_a_plan_says_first_what_had_no_part_in_it(world: World, q: str) -> None:
+    world.around = replace(world.around, engine=Engine(world.store.search_index, None, TokenCounter()))
+    said = world.agent("eve").cat(f"/:plan?q={q}").splitlines()
+    recalled = world.agent("eve").cat(f"/:recall?q={q}").splitlines()
+    assert said[0] == recalled[0] and said[0].startswith("# semantic search unavailable")
+    assert len(said) > 1 and not any("unavailable" in row for row in said[1:])
 
 
 # :topics
