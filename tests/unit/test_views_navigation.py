@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from avmfs.access import Policy
-from avmfs.errors import Invalid, NotFound
+from avmfs.errors import Interrupted, Invalid, NotFound
 from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
 from avmfs.search.engine import Engine
@@ -22,7 +22,7 @@ from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted
 from avmfs.views.listing import TREE_ENTRIES
 from avmfs.views.overview import noted
-from tests.unit.views_fixtures import Agent, World, opened
+from tests.unit.views_fixtures import Agent, World, given_up, opened
 
 SECRET = "/private/secret.md"
 
@@ -323,6 +323,11 @@ def test_related_has_links_hop_by_hop_then_what_is_alike(world: World) -> None:
     alike = alice.cat("/shared/market/nvda.md:related")
     assert re.search(r"\[[01]\.\d\d\] /memory/shared/twin\.md", alike)
     assert "secret" not in alike and alike.count("garden.md") == 1 and "nvda.md" not in alike
+
+
+def test_a_walk_that_nobody_waits_for_ends(world: World) -> None:
+    with given_up(), pytest.raises(Interrupted):
+        world.agent("alice").peek("/shared/market/nvda.md:related?depth=5&limit=0")
 
 
 def test_a_text_that_denies_or_quotes_something_asks_for_its_words_as_any_other(world: World) -> None:

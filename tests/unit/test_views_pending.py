@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from avmfs import calls
+from avmfs.errors import Interrupted
 from avmfs.rpc import documents, methods
 from avmfs.store.commands import outbox as commands
-from tests.unit.views_fixtures import World, opened
+from tests.unit.views_fixtures import World, given_up, opened
 
 
 @pytest.fixture
@@ -197,6 +198,13 @@ def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World)
     assert feed(world, "?limit=1", "/shared")[1:] == ["(older ones left out: limit=1)"]
     world.clock.pass_(60)
     assert world.agent("bob").cat("/:feed?minutes=30") == "(no activity)\n"
+
+
+def test_a_feed_that_nobody_waits_for_ends(world: World) -> None:
+    world.agent("alice").put("/shared/a.md", "one")
+    for query in ("", "?agent=bob"):
+        with given_up(), pytest.raises(Interrupted):
+            feed(world, query)
 
 
 def test_the_feed_tells_of_nothing_private(world: World) -> None:

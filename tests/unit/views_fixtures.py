@@ -12,7 +12,7 @@ from typing import Any
 
 from avmfs_config import Limits, SearchSettings
 
-from avmfs import paths, views
+from avmfs import calls, paths, views
 from avmfs.access import Policy, Principal
 from avmfs.memory import Memory
 from avmfs.node import Node
@@ -150,6 +150,17 @@ class World:
         """Every row of the tables."""
         with self.store.connection() as (db, _):
             return {table: db.execute(f"select * from {table}").fetchall() for table in tables}
+
+
+@contextmanager
+def given_up() -> Iterator[None]:
+    """What runs in this is waited for by nobody."""
+    calls.working.call = call = calls.Call()
+    call.give_up()
+    try:
+        yield
+    finally:
+        calls.working.call = None
 
 
 @contextmanager
