@@ -36,6 +36,7 @@ LINK_TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
 _NUMBER_GOES_ON: Final = re.compile(r"\.|[eE][+-]?")
 _LITERALS: Final = ("true", "false", "null", "-", "NaN", "Infinity", "-Infinity")
 DEFAULT_LINK: Final = "related"
+_NO_TAGS: Final = "no tags"  # in parentheses, as one file's are copied to another
 _TAGS_TEXT: Final = 32 * 1024  # characters, of all tags that a file can have
 _META_TEXT: Final = 4 * USER_LIMIT  # with blanks between
 
@@ -203,7 +204,7 @@ def _shared_json(reader: Reader, node: Node, document: Document) -> list[str] | 
 def tags(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = reader.tags(reader.document(reader.node(ctx.node.id)).id)
-    return lines([escaped(",".join(found))] if found else [], "no tags")
+    return lines([escaped(",".join(found))] if found else [], _NO_TAGS)
 
 
 @writes(
@@ -228,7 +229,7 @@ def _check_tags(text: str) -> bool:
 
 def _parse_tags(text: str) -> tuple[list[str], list[str], bool]:
     """(to add, to remove, whether the others go)."""
-    words = [word for word in (piece.strip() for piece in _WORD.split(text)) if word]
+    words = [word for word in (piece.strip() for piece in _WORD.split(text)) if word and word != f"({_NO_TAGS})"]
     check_tags(len(words))
     signed = [word for word in words if word[0] in "+-"]
     if signed and len(signed) != len(words):

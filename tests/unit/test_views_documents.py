@@ -233,6 +233,16 @@ def test_what_a_handle_has_applied_is_not_applied_again_with_its_next_lines(worl
     assert len(world.dump("log")["log"]) - before <= 4 * len(names)
 
 
+def test_tags_are_copied_from_one_file_to_another(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/other.md", "x")
+    for tags in ("a,b\n", "(no tags)\n"):
+        alice.echo("" if tags.startswith("(") else tags, "/shared/other.md:tags")
+        alice.echo(alice.cat("/shared/other.md:tags"), f"{NOTE}:tags")
+        assert alice.cat(f"{NOTE}:tags") == tags
+        assert meta(world)["tags"] == ([] if tags.startswith("(") else ["a", "b"])
+
+
 def test_a_list_of_tags_in_several_writes_is_one_list(world: World) -> None:
     alice = world.agent("alice")
     handle = alice.to_write(f"{NOTE}:tags")
