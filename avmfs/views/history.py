@@ -8,6 +8,7 @@ and rather shows something twice than never.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def attributed(reader: Reader, document: Document) -> list[tuple[Version, str]]:
     found: list[tuple[Version, str]] = []
     for version in reversed(reader.versions(document.id)):
         data = reader.version_bytes(document.id, version.number)
-        now = [] if b"\0" in data else data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+        now = [] if b"\0" in data else io.StringIO(data.decode("utf-8", "surrogateescape")).readlines()
         by = [version] * len(now)
         for there, here in kept([line for _, line in found], now, effort):
             by[here] = found[there][0]

@@ -28,6 +28,18 @@ def write(world: World, text: str, path: str = NOTE, agent: str = "alice") -> No
     world.agent(agent).put(path, text)
 
 
+# :blame ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_end_at_a_line_feed_and_nowhere_else(world: World) -> None:
+    odd = "a\rb\x0b\x0c\x1c\x1e\x85c\u2028d\u2029e"
+    write(world, f"one\n{odd}\r\n")
+    write(world, f"one\n{odd}\r\nlast", agent="bob")
+    with world.agent("alice").memory.reading() as reader:
+        lines = history.attributed(reader, reader.document(world.agent("alice").node(NOTE)))
+    assert [(by.number, line) for by, line in lines] == [(1, "one\n"), (2, f"{odd}\r\n"), (3, "last")]
+
+
 # :delta of a file ------------------------------------------------------------------------------------------
 
 
