@@ -27,7 +27,9 @@ from avmfs.trust import SOURCES, origin_of
 from avmfs.views.registry import Context, by_lines, view, writes
 from avmfs.views.shape import json_text, lines, parts, whole
 
-_SYSTEM_WORDS: Final = "author claim created creator id indexed path route shared size tokens trust updated version"
+_SYSTEM_WORDS: Final = (
+    "author claim created creator id indexed live path route shared size tokens trust updated version"
+)
 SYSTEM: Final = frozenset(_SYSTEM_WORDS.split())
 """Keys of :meta that tell what is; nobody writes them."""
 

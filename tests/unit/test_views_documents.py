@@ -51,7 +51,9 @@ def test_meta_sets_importance_tags_and_ttl_as_their_views_do(world: World) -> No
     assert (meta(world)["tags"], meta(world)["ttl"]) == ([], "never")
 
 
-@pytest.mark.parametrize("key", ["id", "path", "version", "size", "tokens", "creator", "shared", "updated", "indexed"])
+@pytest.mark.parametrize(
+    "key", ["id", "path", "version", "size", "tokens", "creator", "shared", "updated", "indexed", "live"]
+)
 def test_meta_refuses_the_systems_keys_naming_the_key(world: World, key: str) -> None:
     before = meta(world)
     with pytest.raises(Invalid, match=f":meta: '{key}'"):
