@@ -9,6 +9,8 @@ import pytest
 
 from avmfs.errors import Invalid
 from avmfs.rpc import methods
+from avmfs.vfs import handover
+from avmfs.vfs.virtual_handles import VirtualHandle
 from avmfs.views import difference, history
 from tests.unit.views_fixtures import Agent, World, opened
 
@@ -446,15 +448,20 @@ def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str
 
 @pytest.mark.parametrize("text", ["v9\n", "v9", "# cursor: x\n", "# cursor: x"])
 @pytest.mark.parametrize("marked", ["v1", "v0"])
+@pytest.mark.parametrize("taken_over", [False, True])
 def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_the_handle(
-    world: World, text: str, marked: str
+    world: World, text: str, marked: str, taken_over: bool
 ) -> None:
     bob = world.agent("bob")
     write(world, "two\n")
     if marked == "v1":
         bob.echo("v1", f"{NOTE}:mark")
-    handle = bob.to_write(f"{NOTE}:mark")
+    handle: VirtualHandle = bob.to_write(f"{NOTE}:mark")
     handle.flush()
+    if taken_over:
+        known, progress = handover.plain_handle(handle), handover.plain_progress(handle)
+        handle = handover.handle_from(bob.memory, known)
+        handover.set_progress(handle, progress, b"")
     for _ in range(2):
         with pytest.raises(Invalid):
             handle.write(0, text.encode())
