@@ -111,7 +111,7 @@ def restore(
     of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
     something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
     the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
-    something else stands in the way, TooBig where a file is past WHOLE_MAX, before anything is done."""
+    something else stands in the way, TooBig where a file has more than 256 MiB, before anything is done."""
     if (at is None) == (version is None):
         raise Invalid("restore takes a time or a version")
     if version is not None:
