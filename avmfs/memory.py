@@ -11,7 +11,7 @@ import re
 import threading
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
@@ -30,12 +30,11 @@ from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.forms import structured
 from avmfs.search.recall import Recall, counted, recall
 from avmfs.services import Services
-from avmfs.store.commands.documents import check_tags
+from avmfs.store.commands.documents import check_tag, check_tags
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
-from avmfs.text.escapes import visible
 from avmfs.trust import named_by, sources_of
 
 SYMLINKS_FOLLOWED = 16
@@ -164,13 +163,22 @@ class Memory:
         return engine if self.then is None else engine.without_links()  # the index has those of today
 
     def search(
-        self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid", archive: bool = False
+        self,
+        q: str,
+        *,
+        limit: int = 10,
+        under: tuple[bytes, ...] = (),
+        within: Collection[int] | None = None,
+        mode: Mode = "hybrid",
+        archive: bool = False,
     ) -> Answer:
-        """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
+        """Ranked hits, one per document, of these ``within``. ``mode``: hybrid, lexical, semantic. ``archive``: too."""
         _check_question(q)
         least, now, tz = self.around.search.min_relevance, self.now(), self.zone
         find = partial(then.search, self.store, self.then, self._engine(under, archive, q, mode).search)
-        ask = partial(find, self.who, q, limit=limit, under=under, min_relevance=least, mode=mode, now=now, tz=tz)
+        ask = partial(
+            find, self.who, q, limit=limit, under=under, within=within, min_relevance=least, mode=mode, now=now, tz=tz
+        )
         embedded = self.around.embedded and self.then is None and mode != "lexical"
         return fresh.once_embedded(self.store, self.reading, ask, embedded)
 
@@ -480,14 +488,6 @@ class Memory:
 def _check_question(q: str) -> None:
     if len(q) > QUESTION_MAX or len(q.encode("utf-8", "surrogateescape")) > QUESTION_MAX:
         raise Invalid(f"a question may have {QUESTION_MAX} bytes")
-
-
-def check_tag(tag: str) -> str:
-    """A tag as stored: trimmed, without a leading #. Raises Invalid for an empty one or one with a comma."""
-    name = unicodedata.normalize("NFC", tag.strip().removeprefix("#"))
-    if not name or len(name) > 64 or "," in name or not name.isprintable() or visible(name) != name or name[0] in "+-":
-        raise Invalid(f"{tag!r} cannot be a tag (1 to 64 printable characters, no comma, no leading + or -)")
-    return name
 
 
 def slug(text: str) -> bytes:

@@ -1,7 +1,7 @@
 """Walks along links: what hangs together with a file, and all links below a directory.
 
-Owns the walks. Called by the door. Everything goes through a reader, which follows no link to what its asker cannot
-see; costs two statements a file looked at. Knows no text and no view.
+Owns the walks. Called by views and the door. Everything goes through a reader, which follows no link to what its asker
+cannot see; costs two statements a file looked at. Knows no text and no view.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from avmfs import calls
 from avmfs.node import Entry
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
+
+REACHED = 1000  # files that one walk along links tells
 
 
 @dataclass(frozen=True, slots=True)

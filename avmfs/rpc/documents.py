@@ -18,10 +18,10 @@ from avmfs.agents import mail, waiting
 from avmfs.agents.changes import Touched
 from avmfs.agents.told import told
 from avmfs.errors import Invalid, NotFound, NotSupported
-from avmfs.memory import Memory, check_tag
+from avmfs.memory import Memory
 from avmfs.node import Entry, Version
 from avmfs.rpc.methods import Page, method
-from avmfs.store.commands.documents import check_tags
+from avmfs.store.commands.documents import check_tag, check_tags
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.events import matches, place_of
 from avmfs.store.schema.tables import ROOT

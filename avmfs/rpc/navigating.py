@@ -29,7 +29,6 @@ from avmfs.views.overview import Note, noted
 
 FETCHED = 50  # targets of one fetch
 Size = Annotated[int, Range(1, 1024 * 1024)]  # of each, in bytes
-REACHED = 1000  # files that one walk along links tells
 Days = Annotated[float, Range(0, 100_000)]
 
 
@@ -74,7 +73,7 @@ def explore(memory: Memory, path: str, depth: Annotated[int, Range(1, 5)] = 2) -
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         here = reader.path(reader.node(node.id).id)
-        found = links.hops(reader, [here], depth, REACHED)
+        found = links.hops(reader, [here], depth, links.REACHED)
     lines = [f"## Starting from: {paths.printable(here)}"]
     for number, steps in enumerate(found, 1):
         lines.append(f"### Hop {number}")
@@ -93,7 +92,7 @@ def retrieve(
     "type", "direction", "via"}]."""
     found: dict[str, Any] = finding.search(memory, q, limit=limit, under=under)
     with memory.reading() as reader:
-        steps = links.hops(reader, [paths.raw(hit["path"]) for hit in found["hits"]], depth, REACHED)
+        steps = links.hops(reader, [paths.raw(hit["path"]) for hit in found["hits"]], depth, links.REACHED)
     linked = [step for hop in steps for step in hop]
     if linked:
         lines = (

@@ -11,16 +11,19 @@ from typing import Any
 
 from avmfs import calls, paths
 from avmfs.agents import mail
-from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
+from avmfs.errors import Exists, Invalid, IsDirectory, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import Page, method
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.rows.kept_versions import WHOLE_MAX
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.history import attributed
+from avmfs.views.shape import size
 
 PLANNED = 1000  # paths that one answer names
+_PIECE = 4 * 1024 * 1024  # bytes of a file, compared at a time
 
 
 @method
@@ -108,7 +111,7 @@ def restore(
     of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
     something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
     the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
-    something else stands in the way, before anything is done."""
+    something else stands in the way, TooBig where a file has more than 256 MiB, before anything is done."""
     if (at is None) == (version is None):
         raise Invalid("restore takes a time or a version")
     if version is not None:
@@ -145,6 +148,9 @@ def restore(
                 ((*place, name), below, inside.get(name))
                 for name, below in sorted(_children(then, old).items(), reverse=True)
             ]
+    for action, place, old in plan:
+        if action in ("make", "write") and old.size > WHOLE_MAX:
+            raise TooBig(f"{size(old.size)} at once: copy it from /@TIME", paths.text(paths.join(place)))
     if not dry_run:
         memory.enroll()
         said = [one for one in plan if one[0] in ("tags", "links")]
@@ -208,7 +214,11 @@ def _same_bytes(then: Reader, now: Reader, old: Node, new: Node) -> bool:
     same = old.document is not None and old.document == new.document
     if same and then.document(old).head == now.document(new).head:
         return True
-    return then.read(old.id, 0, old.size) == now.read(new.id, 0, new.size)
+    for offset in range(0, old.size, _PIECE):
+        calls.go_on()
+        if then.read(old.id, offset, _PIECE) != now.read(new.id, offset, _PIECE):
+            return False
+    return True
 
 
 def _lost(
@@ -304,7 +314,8 @@ def _restored_version(memory: Memory, path: str, version: int, dry_run: bool) ->
             data = reader.version_bytes(document.id, version)
         except Invalid as e:
             raise NotFound(e.reason, path) from None
-        where, same = paths.split(reader.path(node.id)), data == reader.read(node.id, 0, node.size)
+        where = paths.split(reader.path(node.id))
+        same = len(data) == node.size and data == reader.read(node.id, 0, node.size)
     if not dry_run and not same:
         memory.submit("write_path", path=list(where), data=data, mode="replace")
     told = [] if same else [{"path": paths.text(paths.join(where)), "action": "write"}]

@@ -10,10 +10,11 @@ from typing import Any
 
 from avmfs import calls, paths
 from avmfs.errors import AvmError, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound, Stale
-from avmfs.memory import Memory, check_tag
+from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
+from avmfs.store.commands.documents import check_tag
 from avmfs.store.queries.nodes import Reader
 
 PAGE = 1000  # nodes of one answer

@@ -21,8 +21,9 @@ from avmfs.views import Context, Rendered, View
 
 WRITE_LIMIT = 1024 * 1024
 QUESTIONS_KEPT = 64
-AT_OPEN = 128 * 1024  # of a file of the past; more is a whole version, made when it is read
-_SMALL = 4096  # a first write below stdio's buffer is usually the whole text
+AT_OPEN = 128 * 1024  # of a file of the past
+PIECE = 4 * 1024 * 1024  # of it, read at once where more is asked for
+_SMALL = 4096  # what came below stdio's buffer is usually the whole text, or a line of one
 
 
 class Remembering:
@@ -134,6 +135,7 @@ class ViewHandle(VirtualHandle):
         self.context = Context(memory, node, path)
         self.name = name
         self.applied: int | None = None
+        self.undo: str | None = None
         parameters = name.parameters()
         if rendered is not None:
             self.rendered = rendered
@@ -143,28 +145,43 @@ class ViewHandle(VirtualHandle):
             raise Invalid(f":{view.name}: parameters are for reading")
 
     def took(self, count: int) -> None:
-        complete = self.view.check is None or self.view.check(self.text()) is not False
-        if complete and len(self.written) < _SMALL and self.written.endswith(b"\n"):
-            self._apply()
+        self._take(done=False)
 
     def flush(self) -> None:
         with self.lock, Remembering(self.memory, every=True):
             if not self.writable or self.applied == len(self.written):
                 return
             if self.written or self.view.empty_write:
-                self._apply()
+                self._take(done=True)
 
     def touch(self) -> None:
         """touch(1): a write of nothing."""
         with self.lock:
             if self.view.empty_write and self.applied is None:
-                self._apply()
+                self._take(done=True)
 
-    def _apply(self) -> None:
+    def _take(self, *, done: bool) -> None:
+        """Apply what has come, where it is whole. A shell that redirects closes a copy of the handle first, a write of
+        nothing: where text means nothing what follows is that same write, and where it is refused that is undone."""
+        try:
+            since, once = self.applied or 0, self.view.once
+            text = self.text(since)
+            text = text if (once(text) if callable(once) else once) else self.text()
+            complete = done or self.view.check is None or self.view.check(text) is not False
+            if done or (complete and len(self.written) - since < _SMALL and self.written.endswith(b"\n")):
+                if self.applied != 0 or self.view.check is not None:
+                    self._apply(text)
+                self.applied = len(self.written)
+        except Invalid:
+            if self.applied == 0 and self.undo is not None:
+                self._apply(self.undo)
+                self.undo = None
+            raise
+
+    def _apply(self, text: str) -> None:
         if self.view.write is None:
             raise BadHandle(f":{self.view.name} cannot be written")
-        self.view.write(self.context, self.text(self.applied or 0 if self.view.once else 0))
-        self.applied = len(self.written)
+        self.undo = self.view.write(self.context, text)
 
 
 class PastHandle(VirtualHandle):
@@ -177,14 +194,17 @@ class PastHandle(VirtualHandle):
         self.node = node
         with memory.reading() as reader:
             self.size = reader.node(node).size
-            self.head = reader.read(node, 0, AT_OPEN)  # says whether they are kept
+            self.head, self.start = reader.read(node, 0, AT_OPEN), 0  # says whether they are kept
 
     def read(self, offset: int, length: int) -> bytes:
+        stop = min(offset + length, self.size)
         with self.lock:
-            if offset + length > len(self.head) < self.size:
+            if offset < self.start or self.start + len(self.head) < stop:
+                start = offset - offset % PIECE
                 with self.memory.reading() as reader:
-                    self.head = reader.read(self.node, 0, self.size)
-            return self.head[offset : offset + length]
+                    self.head = reader.read(self.node, start, max(PIECE, stop - start))
+                self.start = start
+            return self.head[offset - self.start : max(0, stop - self.start)]
 
     def seek(self, offset: int, *, hole: bool) -> int:
         """lseek(2): all of it is data; -1 past the end."""

@@ -59,6 +59,7 @@ def claim_text(ctx: Context) -> str:
     "claim",
     f"`30m` or an empty line ({LEASE}): it is this agent's until then; `{_RELEASE}`",
     check=by_lines(lambda text: _lease(text)),
+    once=True,
 )
 def write_claim(ctx: Context, text: str) -> None:
     if text.strip() == _RELEASE:

@@ -15,10 +15,9 @@ from typing import Annotated, Any, Final
 from avmfs import paths
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound, OverQuota
-from avmfs.memory import check_tag
 from avmfs.node import Document, Node
 from avmfs.signatures import Range
-from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
+from avmfs.store.commands.documents import USER_LIMIT, check_tag, check_tags, pack_user
 from avmfs.store.commands.versions import LINKS_MAX
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
@@ -28,7 +27,9 @@ from avmfs.trust import SOURCES, origin_of
 from avmfs.views.registry import Context, by_lines, view, writes
 from avmfs.views.shape import json_text, lines, parts, whole
 
-_SYSTEM_WORDS: Final = "author claim created creator id indexed path route shared size tokens trust updated version"
+_SYSTEM_WORDS: Final = (
+    "author claim created creator id indexed live path route shared size tokens trust updated version"
+)
 SYSTEM: Final = frozenset(_SYSTEM_WORDS.split())
 """Keys of :meta that tell what is; nobody writes them."""
 
@@ -37,6 +38,7 @@ LINK_TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
 _NUMBER_GOES_ON: Final = re.compile(r"\.|[eE][+-]?")
 _LITERALS: Final = ("true", "false", "null", "-", "NaN", "Infinity", "-Infinity")
 DEFAULT_LINK: Final = "related"
+_NO_TAGS: Final = "no tags"  # in parentheses, as one file's are copied to another
 _TAGS_TEXT: Final = 32 * 1024  # characters, of all tags that a file can have
 _META_TEXT: Final = 4 * USER_LIMIT  # with blanks between
 
@@ -204,10 +206,15 @@ def _shared_json(reader: Reader, node: Node, document: Document) -> list[str] | 
 def tags(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = reader.tags(reader.document(reader.node(ctx.node.id)).id)
-    return lines([escaped(",".join(found))] if found else [], "no tags")
+    return lines([escaped(",".join(found))] if found else [], _NO_TAGS)
 
 
-@writes("tags", "`a,b` sets, `+x` adds, `-x` removes; an empty line removes all", check=lambda text: _check_tags(text))
+@writes(
+    "tags",
+    "`a,b` sets, `+x` adds, `-x` removes; an empty line removes all",
+    check=lambda text: _check_tags(text),
+    once=lambda text: text.lstrip().startswith(("+", "-")),
+)
 def write_tags(ctx: Context, text: str) -> None:
     add, remove, replace = _parse_tags(text)
     ctx.memory.submit("set_tags", node=ctx.node.id, add=add, remove=remove, replace=replace)
@@ -224,7 +231,7 @@ def _check_tags(text: str) -> bool:
 
 def _parse_tags(text: str) -> tuple[list[str], list[str], bool]:
     """(to add, to remove, whether the others go)."""
-    words = [word for word in (piece.strip() for piece in _WORD.split(text)) if word]
+    words = [word for word in (piece.strip() for piece in _WORD.split(text)) if word and word != f"({_NO_TAGS})"]
     check_tags(len(words))
     signed = [word for word in words if word[0] in "+-"]
     if signed and len(signed) != len(words):
@@ -257,6 +264,7 @@ def links(ctx: Context) -> str:
     "links",
     "`TARGET [type]` adds, `-TARGET [type]` removes, one a line; TARGET is a path or a handle",
     check=by_lines(lambda text: _parse_links(text)),
+    once=True,
 )
 def write_links(ctx: Context, text: str) -> None:
     asked: list[tuple[bool, int, str | None]] = []
@@ -387,7 +395,7 @@ def ttl(ctx: Context) -> str:
         return _remaining(ctx, reader.node(ctx.node.id)) + "\n"
 
 
-@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=by_lines(lambda text: _parse_ttl(text)))
+@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=by_lines(lambda text: _parse_ttl(text)), once=True)
 def write_ttl(ctx: Context, text: str) -> None:
     _set_ttl(ctx, _parse_ttl(text))
 

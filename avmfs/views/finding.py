@@ -22,7 +22,7 @@ from avmfs.search.index import SearchIndex, Wanted
 from avmfs.signatures import Range
 from avmfs.text import segment
 from avmfs.views.registry import Context, view
-from avmfs.views.shape import parts
+from avmfs.views.shape import lines, parts
 
 SHOWN: Final = 200
 """Hits among which a file is looked for that `:why` is asked about; behind them its place is that by score."""
@@ -92,12 +92,13 @@ def _banner(ctx: Context, budget: int) -> tuple[str, int]:
 
 @view("plan", "directory", summary="what recalls of 250 to 4000 tokens for `q` would hold")
 def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0, 1)] = None) -> str:
-    under, whole = _under(ctx), 0
+    under, whole, above = _under(ctx), 0, ""
     rows = []
     for budget in BUDGETS:
         found = ctx.memory.recall(q, max_tokens=budget, min_relevance=min_relevance, under=under, handed_out=False)
+        above = notice(found.degraded)
         if not found.hits:
-            rows.append(f"{budget:>6}  nothing fits" if found.text and whole == 0 and "fits" in found.text else "")
+            rows += [f"{budget:>6}  nothing fits"] if whole == 0 and "fits" in found.text else []
             continue
         documents = len({scored.hit.document for scored in found.hits})
         least = min(scored.relevance for scored in found.hits)
@@ -107,8 +108,7 @@ def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0
             f"{budget:>6}  {found.tokens:>5} tokens  {whole:>3} item{' ' if whole == 1 else 's'}"
             f"  {documents:>3} file{' ' if documents == 1 else 's'}  relevance from {least:.2f}{more}"
         )
-    rows = [row for row in rows if row]
-    return "".join(f"{row}\n" for row in rows) or "(nothing relevant)\n"
+    return above + lines(rows, "nothing relevant")
 
 
 @view("why", "directory", summary="parts of each hit's score for `q`; why `path` is not among them")
@@ -125,12 +125,12 @@ def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, 
     if not answer.hits:
         return "\n".join([*above, "(no matches)"]) + "\n"
     words = matched(index, ranking, q, [scored.hit.passage for scored in answer.hits])
-    lines = []
+    rows = []
     for number, scored in enumerate(answer.hits, 1):
         shown = paths.printable(scored.hit.path)
-        lines.append(f"{number}. [{scored.relevance:.2f}] @{scored.hit.handle} {shown}")
-        lines += _reasons(scored, words[scored.hit.passage])
-    return "\n".join([*above, *lines]) + "\n"
+        rows.append(f"{number}. [{scored.relevance:.2f}] @{scored.hit.handle} {shown}")
+        rows += _reasons(scored, words[scored.hit.passage])
+    return "\n".join([*above, *rows]) + "\n"
 
 
 def _of_path(
@@ -148,6 +148,8 @@ def _of_path(
         if node.kind is not Kind.FILE or node.document is None:
             raise Invalid(f":why: path={path[:80]!r}: not a file")
         where = reader.path(node.id)
+        if node.scope in reader.visible.held:
+            return [f"{paths.printable(where)} is in quarantine, and found by nobody"]
         reason = reader.unindexed(node.document)
         inside = where.startswith((b"" if ctx.path == b"/" else reader.path(ctx.node.id)) + b"/")
     found = explained(index, ranking, node.document)
@@ -167,9 +169,9 @@ def _of_path(
         return [f"{shown} has {', '.join(had)}, which NOT leaves out"]
     if found.best is None:
         return [f"{shown} was not looked at: it has none of the question's words and no vector near it"]
-    lines = [f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, q, found)}"]
+    verdict = f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, q, found)}"
     words = matched(index, ranking, q, [found.best.hit.passage])
-    return [*lines, *_reasons(found.best, words[found.best.hit.passage])]
+    return [verdict, *_reasons(found.best, words[found.best.hit.passage])]
 
 
 def _verdict(ctx: Context, q: str, found: RankExplanation) -> str:

@@ -8,6 +8,7 @@ and rather shows something twice than never.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def attributed(reader: Reader, document: Document) -> list[tuple[Version, str]]:
     found: list[tuple[Version, str]] = []
     for version in reversed(reader.versions(document.id)):
         data = reader.version_bytes(document.id, version.number)
-        now = [] if b"\0" in data else data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+        now = [] if b"\0" in data else io.StringIO(data.decode("utf-8", "surrogateescape")).readlines()
         by = [version] * len(now)
         for there, here in kept([line for _, line in found], now, effort):
             by[here] = found[there][0]
@@ -344,17 +345,21 @@ def mark(ctx: Context) -> str:
     "anything, even nothing: read up to now; a cursor from :delta: up to there",
     check=by_lines(lambda text: _parse_cursor(text)),
     empty_write=True,
+    once=True,
 )
-def write_mark(ctx: Context, text: str) -> None:
-    cursor = _parse_cursor(text)
-    if ctx.node.kind is not Kind.DIRECTORY:
+def write_mark(ctx: Context, text: str) -> str:
+    cursor, file = _parse_cursor(text), ctx.node.kind is not Kind.DIRECTORY
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        was = reader.mark(reader.document(node).id if file else node.id)
+        newest = 0 if file else _newest_below(reader, node.id)
+    if file:
         ctx.memory.submit("mark", node=ctx.node.id, version=None if cursor is None else cursor[1])
-        return
+        return f"v{0 if was is None else was.version}"
     if cursor is not None and cursor[0]:
         raise Invalid(f":mark: v{cursor[1]} is a version of a file; a directory's cursor is a plain number")
-    with ctx.memory.reading() as reader:
-        newest = _newest_below(reader, ctx.node.id)
     ctx.memory.submit("mark", node=ctx.node.id, seq=newest if cursor is None else min(cursor[1], newest))
+    return f"{0 if was is None else was.seq}"
 
 
 def _parse_cursor(text: str) -> tuple[str, int] | None:

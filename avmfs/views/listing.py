@@ -11,9 +11,10 @@ from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
-from avmfs.memory import Memory, check_tag
+from avmfs.memory import Memory
 from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
+from avmfs.store.commands.documents import check_tag
 from avmfs.store.queries.claims import Claim
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ASIDE, ROOT

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents import subscriptions as looks
 from avmfs.agents.changes import Fold
@@ -112,6 +112,7 @@ def feed(
         rows: list[tuple[Change, str, int]] = []
         wanted = limit * _FEED_ROWS
         while True:
+            calls.go_on()
             found = reader.changes(node.id, since=since, limit=wanted)
             rows = _deeds(found if agent is None else [each for each in found if each.agent == agent])
             if len(rows) > limit or len(found) < wanted:

@@ -32,6 +32,7 @@ class Context:
     path: bytes
 
 
+_Write = Callable[[Context, str], str | None]
 _ENDINGS: dict[str, Callable[..., None]] = {}
 
 
@@ -64,10 +65,12 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it; ``check`` says
-    early whether text so far can ever be right (raises Invalid); False: more must come. ``empty_write``: opening for
-    writing and closing, or touching, is a write. ``once``: of what comes in several writes ``write`` gets each line
-    once, not with those before it. ``past``: there is one of a node as it was, too."""
+    """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it, and may return one
+    that undoes it; ``check`` says early whether text so far can ever be right (raises Invalid); False: more must come.
+    ``empty_write``: opening for writing and closing, or touching, is a write; text means nothing where there is no
+    ``check`` then. ``once``: of what comes in several writes ``write`` gets each line once, not with those before it;
+    it may say so of a text.
+    ``past``: there is one of a node as it was, too."""
 
     name: str
     on: frozenset[On]
@@ -76,10 +79,10 @@ class View:
     query: Query
     prose: bool = False
     past: bool = False
-    write: Callable[[Context, str], None] | None = None
+    write: _Write | None = None
     check: Callable[[str], object] | None = None
     empty_write: bool = False
-    once: bool = False
+    once: bool | Callable[[str], bool] = False
     writes: str = field(default="")
 
     @property
@@ -137,11 +140,11 @@ def writes(
     *,
     check: Callable[[str], object] | None = None,
     empty_write: bool = False,
-    once: bool = False,
-) -> Callable[[Callable[[Context, str], None]], Callable[[Context, str], None]]:
+    once: bool | Callable[[str], bool] = False,
+) -> Callable[[_Write], _Write]:
     """Register what writing to an already registered view does; ``says`` is for the tables."""
 
-    def register(function: Callable[[Context, str], None]) -> Callable[[Context, str], None]:
+    def register(function: _Write) -> _Write:
         made = _VIEWS[name]
         _VIEWS[name] = replace(made, write=function, check=check, empty_write=empty_write, once=once, writes=says)
         return function

@@ -9,12 +9,13 @@ question. A linked file is not named again for being alike."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from avmfs import paths
-from avmfs.agents.graph import document_at
+from avmfs.agents.graph import REACHED, document_at, hops
 from avmfs.node import notice
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
@@ -47,15 +48,14 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
     with memory.reading() as reader:
         node = reader.node(ctx.node.id)
         here = reader.path(node.id)
-        linked = linked_with(reader, node.document, here, 1) if node.document is not None else {}
+        of = None if node.document is None else {here, *linked_with(reader, here, 1)}
+        within = None if of is None else [it for path in of if (it := document_at(reader, path)) is not None]
         title = paths.printable(node.name) if q is None else one_line(q, 200)
-    question = q if q is not None else paths.text(ctx.node.name).rpartition(".")[0].replace("-", " ")
-    under = parts(here) if node.document is None else ()
-    recalled = memory.search(question, limit=SOURCES, under=under)
+    question = q if q is not None else os.path.splitext(paths.text(node.name))[0].replace("-", " ")
+    under = parts(here) if of is None else ()
+    recalled = memory.search(question, limit=SOURCES, under=under, within=within)
     least = memory.around.search.min_relevance
-    hits = [hit for hit in recalled.hits if hit.relevance >= least or hit.hit.path in linked or hit.hit.path == here]
-    if node.document is not None:
-        hits = [hit for hit in hits if hit.hit.path in linked or hit.hit.path == here]
+    hits = [hit for hit in recalled.hits if (hit.relevance >= least if of is None else hit.hit.path in of)]
     told = _chosen(hits, question, sentences)
     above = notice(recalled.degraded)
     if not told:
@@ -116,7 +116,7 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
     with memory.reading() as reader:
         node = reader.node(ctx.node.id)
         here = reader.path(node.id)
-        linked = linked_with(reader, node.document, here, depth)
+        linked = linked_with(reader, here, depth)
         text = whole(reader, node)[: 4 * ASKED].decode("utf-8", "replace")[:ASKED]
     rows = [f"{paths.printable(path)}  ({escaped(kind)})" for path, kind in linked.items()]
     answer = memory.search(segment.as_question(text), limit=limit + len(linked) + 1) if limit else None
@@ -130,17 +130,10 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
     return above + lines([*rows, *alike[:limit]], "nothing related")
 
 
-def linked_with(reader: Reader, document: int | None, here: bytes, depth: int) -> dict[bytes, str]:
+def linked_with(reader: Reader, here: bytes, depth: int) -> dict[bytes, str]:
     """Paths within ``depth`` links, nearest first, with the way there: ``-> type``, ``<- type``, ``2 links``."""
     found: dict[bytes, str] = {}
-    seen, edge = {here}, [document]
-    for far in range(1, depth + 1):
-        further: list[int | None] = []
-        for one in edge:
-            for link in reader.links(one) if one is not None else ():
-                if link.path not in seen:
-                    seen.add(link.path)
-                    found[link.path] = f"{'->' if link.outgoing else '<-'} {link.type}" if far == 1 else f"{far} links"
-                    further.append(document_at(reader, link.path))
-        edge = further
+    for far, steps in enumerate(hops(reader, [here], depth, REACHED), 1):
+        for step in steps:
+            found[step.path] = f"{'->' if step.outgoing else '<-'} {step.type}" if far == 1 else f"{far} links"
     return found

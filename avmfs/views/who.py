@@ -145,7 +145,11 @@ def who(
         return f"privacy: {reader.discovery.privacy(ctx.memory.who.name)}\n"
 
 
-@writes("who", "`full`, `owner`, `existence` or `none`: how much others may learn of what only this agent can read")
+@writes(
+    "who",
+    "`full`, `owner`, `existence` or `none`: how much others may learn of what only this agent can read",
+    once=True,
+)
 def write_who(ctx: Context, text: str) -> None:
     set_privacy(ctx.memory, cast(Privacy, text.strip()))
 

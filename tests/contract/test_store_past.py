@@ -28,6 +28,7 @@ from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.repair import rebuild, traces
+from avmfs.store.rows.deltas import Encoding
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
@@ -35,6 +36,7 @@ from avmfs.store.tx.transaction import _FEW_VERSIONS, IndexRules
 from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted, marked
 from avmfs.vfs import address, listings
+from avmfs.vfs.virtual_handles import AT_OPEN, PastHandle
 
 AGENTS = [Principal(name) for name in ("alice", "bob", "carol")]
 ALICE, BOB, CAROL = AGENTS
@@ -889,6 +891,48 @@ def test_what_was_small_before_a_hole_is_kept_and_read_at_its_own_size(world: Wo
     while world.do(OPERATOR, "trim_past")["more"]:
         pass
     assert world.rows("block") == world.rows("shared") == world.rows("past_version") == 0
+
+
+def test_what_is_too_large_for_memory_is_compared_and_read_in_pieces(world: World) -> None:
+    hole, who = 1 << 40, memory(world, ALICE)
+    node = world.write(ALICE, "memory/f", b"hello, v1\n")
+    world.write(ALICE, "memory/a", b"is not made before it is known that all can be")
+    world.do(ALICE, "commit", node=node, handle=1, edits=[["t", hole]])
+    world.do(ALICE, "snapshot", name="s")
+    world.do(ALICE, "commit", node=node, handle=2, edits=[["w", 3, b"x"]])
+    written = [{"path": "/memory/f", "action": "write"}]
+    assert past_methods.restore(who, "/memory/f", version=1, dry_run=True)["restored"] == written
+    assert past_methods.compare(who, "snap.s")["changes"] == [{"path": "/memory/f", "status": "modified"}]
+    then = PastHandle(who.at(who.moment("snap.s")), node)
+    assert then.read(1 << 30, 4096) == bytes(4096) and then.read(0, 12) == b"hello, v1\n\0\0"
+    assert then.read(AT_OPEN - 2, 4) == bytes(4) and then.read(hole - 2, 4) == bytes(2) and then.read(hole, 4) == b""
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=b"a")
+    for dry_run in (True, False):
+        with pytest.raises(TooBig, match=r"1\.0 TiB"):
+            past_methods.restore(who, "/memory", at="snap.s", dry_run=dry_run)
+    with pytest.raises(NotFound):
+        world.node(ALICE, "memory/a")
+    past_methods.restore(who, "/memory/f", version=1)
+    with world.store.reading(ALICE) as reader:
+        assert reader.read(node, 0, 99) == b"hello, v1\n"
+    again = PastHandle(who.at(who.moment("snap.s")), node)
+    assert again.read(hole - 2, 4) == bytes(2), "its blocks are those of a version that is stated alone"
+
+
+def test_what_was_large_before_it_took_the_place_of_another_file_is_read_in_pieces(tmp_path: Path) -> None:
+    hole = 1 << 40
+    world = World(tmp_path / "avm.db", past_bytes=2 * hole)
+    who, there = memory(world, ALICE), world.node(ALICE, "memory").id
+    world.write(ALICE, "memory/f", b"before")
+    node = world.do(ALICE, "create", parent=there, name=b"f.tmp", mode=0o644, exclusive=True)["node"]
+    world.do(ALICE, "commit", node=node, handle=1, edits=[["w", 200_000, b"far off"], ["t", hole]])
+    then = who.at(Moment(world.seq(), world.now))
+    world.do(ALICE, "rename", parent=there, name=b"f.tmp", new_parent=there, new_name=b"f")
+    with world.store.connection() as (db, _):
+        assert db.execute("select encoding from past_version").get == Encoding.SAME
+    past = PastHandle(then, node)
+    assert past.read(199_999, 9) == b"\0far off\0" and past.read(hole - 2, 4) == bytes(2)
+    world.store.close()
 
 
 def test_of_a_file_that_was_saved_by_rename_more_often_than_is_kept_the_old_bytes_are_gone(tmp_path: Path) -> None:

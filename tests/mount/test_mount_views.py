@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from avmfs import paths, views
+from avmfs import AVM, paths, views
 from tests.mount.mount_world import Place, World, cat, cat_bytes, code_of, echo, meta, quoted, sh, until, view
 
 pytestmark = pytest.mark.mount
@@ -247,6 +247,27 @@ def test_a_bad_value_fails_visibly_and_changes_nothing(place: Place, alice: Path
     ):
         assert code_of(echo, bad, view(note, f":{name}")) in (errno.EINVAL, errno.ENOENT), (name, bad)
     assert cat(view(note, ":tags")) == "keep\n" and meta(note)["importance"] is None
+
+
+def test_a_shell_s_echo_is_one_write(world: World, place: Place, bob: Path) -> None:
+    """Before it writes, it closes a copy of the handle, which to a mark or a mailbox is a write of nothing."""
+    note = place.alice / "f.md"
+    for text in ("one", "two", "three"):
+        note.write_text(f"{text}\n")
+        if text == "one":
+            cat(place.bob / "f.md:delta")
+    assert sh("sh -c 'echo v9 > f.md:mark'", cwd=place.bob, check=False).returncode != 0
+    assert cat(place.bob / "f.md:mark") == "marked: v1, current: v3\n"
+    sh("sh -c 'echo v2 > f.md:mark'", cwd=place.bob)
+    assert cat(place.bob / "f.md:mark") == "marked: v2, current: v3\n"
+    with AVM(agent="bob", environ=world.environ) as avm:
+        avm.subscribe(f"{place.path}/*")
+        for number in range(75):
+            (place.alice / f"{number}.md").write_text("x\n")
+        until(lambda: "  150 unread" in cat(bob / ":subscriptions"))
+        sh("sh -c 'echo > :pending'", cwd=bob)
+        assert "  50 unread" in cat(bob / ":subscriptions") and "50 notices of your" in cat(bob / ":pending")
+        avm.unsubscribe(f"{place.path}/*")
 
 
 def test_the_reason_of_an_error_is_the_agent_s_own(place: Place, alice: Path, bob: Path) -> None:

@@ -51,7 +51,9 @@ def test_meta_sets_importance_tags_and_ttl_as_their_views_do(world: World) -> No
     assert (meta(world)["tags"], meta(world)["ttl"]) == ([], "never")
 
 
-@pytest.mark.parametrize("key", ["id", "path", "version", "size", "tokens", "creator", "shared", "updated", "indexed"])
+@pytest.mark.parametrize(
+    "key", ["id", "path", "version", "size", "tokens", "creator", "shared", "updated", "indexed", "live"]
+)
 def test_meta_refuses_the_systems_keys_naming_the_key(world: World, key: str) -> None:
     before = meta(world)
     with pytest.raises(Invalid, match=f":meta: '{key}'"):
@@ -212,6 +214,45 @@ def test_one_bad_line_refuses_all_lines(world: World) -> None:
     with pytest.raises(NotFound):
         alice.echo("other.md\nnothing.md\n", f"{NOTE}:links")
     assert alice.cat(f"{NOTE}:links") == "(no links)\n"
+
+
+def test_what_a_handle_has_applied_is_not_applied_again_with_its_next_lines(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    names = [f"{number}.md" for number in range(20)]
+    for name in names:
+        alice.put(f"/shared/{name}", name)
+    links, tags = alice.to_write(f"{NOTE}:links"), alice.to_write(f"{NOTE}:tags")
+    before = len(world.dump("log")["log"])
+    for name in names:
+        links.write(0, f"{name}\n".encode())
+        tags.write(0, f"+{name}\n".encode())
+        bob.echo(f"-{names[0]}\n", f"{NOTE}:links")
+        bob.echo(f"-{names[0]}\n", f"{NOTE}:tags")
+    links.flush()
+    tags.flush()
+    assert [line.split("/")[-1].split()[0] for line in alice.cat(f"{NOTE}:links").splitlines()] == sorted(names[1:])
+    assert alice.cat(f"{NOTE}:tags") == ",".join(sorted(names[1:])) + "\n"
+    assert len(world.dump("log")["log"]) - before <= 4 * len(names)
+
+
+def test_tags_are_copied_from_one_file_to_another(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/other.md", "x")
+    for tags in ("a,b\n", "(no tags)\n"):
+        alice.echo("" if tags.startswith("(") else tags, "/shared/other.md:tags")
+        alice.echo(alice.cat("/shared/other.md:tags"), f"{NOTE}:tags")
+        assert alice.cat(f"{NOTE}:tags") == tags
+        assert meta(world)["tags"] == ([] if tags.startswith("(") else ["a", "b"])
+
+
+def test_a_list_of_tags_in_several_writes_is_one_list(world: World) -> None:
+    alice = world.agent("alice")
+    handle = alice.to_write(f"{NOTE}:tags")
+    for text in (b"old,ol", b"der\n", b"new\n", b"\n"):
+        handle.write(0, text)
+    assert alice.cat(f"{NOTE}:tags") == "new,old,older\n"
+    handle.write(0, b"-old\n")
+    assert alice.cat(f"{NOTE}:tags") == "new,older\n"
 
 
 def test_a_link_to_what_one_may_not_see_is_as_if_there_were_nothing(world: World) -> None:

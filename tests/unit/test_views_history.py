@@ -9,6 +9,8 @@ import pytest
 
 from avmfs.errors import Invalid
 from avmfs.rpc import methods
+from avmfs.vfs import handover
+from avmfs.vfs.virtual_handles import VirtualHandle
 from avmfs.views import difference, history
 from tests.unit.views_fixtures import Agent, World, opened
 
@@ -26,6 +28,18 @@ def world(tmp_path: Path) -> Iterator[World]:
 def write(world: World, text: str, path: str = NOTE, agent: str = "alice") -> None:
     world.clock.pass_(1)
     world.agent(agent).put(path, text)
+
+
+# :blame ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_end_at_a_line_feed_and_nowhere_else(world: World) -> None:
+    odd = "a\rb\x0b\x0c\x1c\x1e\x85c\u2028d\u2029e"
+    write(world, f"one\n{odd}\r\n")
+    write(world, f"one\n{odd}\r\nlast", agent="bob")
+    with world.agent("alice").memory.reading() as reader:
+        lines = history.attributed(reader, reader.document(world.agent("alice").node(NOTE)))
+    assert [(by.number, line) for by, line in lines] == [(1, "one\n"), (2, f"{odd}\r\n"), (3, "last")]
 
 
 # :delta of a file ------------------------------------------------------------------------------------------
@@ -430,6 +444,42 @@ def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str
     with pytest.raises(Invalid):
         world.agent("bob").echo(text, f"{NOTE}:mark")
     assert world.agent("bob").cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
+
+
+@pytest.mark.parametrize("text", ["v9\n", "v9", "# cursor: x\n", "# cursor: x"])
+@pytest.mark.parametrize("marked", ["v1", "v0"])
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_the_handle(
+    world: World, text: str, marked: str, taken_over: bool
+) -> None:
+    bob = world.agent("bob")
+    write(world, "two\n")
+    if marked == "v1":
+        bob.echo("v1", f"{NOTE}:mark")
+    handle: VirtualHandle = bob.to_write(f"{NOTE}:mark")
+    handle.flush()
+    if taken_over:
+        known, progress = handover.plain_handle(handle), handover.plain_progress(handle)
+        handle = handover.handle_from(bob.memory, known)
+        handover.set_progress(handle, progress, b"")
+    for _ in range(2):
+        with pytest.raises(Invalid):
+            handle.write(0, text.encode())
+            handle.flush()
+        assert bob.cat(f"{NOTE}:mark") == f"marked: {marked}, current: v2\n"
+    assert "+two" in bob.peek(f"{NOTE}:delta")
+
+
+def test_what_is_refused_leaves_the_mark_of_a_directory(world: World) -> None:
+    bob = world.agent("bob")
+    bob.cat("/shared/:delta")
+    before = bob.cat("/shared/:mark").partition(",")[0]
+    write(world, "two\n")
+    handle = bob.to_write("/shared/:mark")
+    handle.flush()
+    with pytest.raises(Invalid, match="version of a file"):
+        handle.write(0, b"v1\n")
+    assert bob.cat("/shared/:mark").partition(",")[0] == before
 
 
 def test_a_directory_takes_its_own_cursor_back_and_no_files(world: World) -> None:

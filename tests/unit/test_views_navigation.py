@@ -11,14 +11,18 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from avmfs.errors import Invalid, NotFound
+from avmfs.access import Policy
+from avmfs.errors import Interrupted, Invalid, NotFound
 from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
+from avmfs.search.engine import Engine
 from avmfs.search.explain import Words, matched
 from avmfs.search.indexer import embed_pending
+from avmfs.text.tokens import TokenCounter
+from avmfs.trust import Trusted
 from avmfs.views.listing import TREE_ENTRIES
 from avmfs.views.overview import noted
-from tests.unit.views_fixtures import Agent, World, opened
+from tests.unit.views_fixtures import Agent, World, given_up, opened
 
 SECRET = "/private/secret.md"
 
@@ -131,6 +135,17 @@ def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) ->
         world.agent("alice").cat("/:why?q=NVDA&path=/shared/market")
 
 
+def test_why_of_a_file_in_quarantine_says_so(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
+        alice = world.agent("alice")
+        alice.put("/shared/page.md", "RSI exposure")
+        alice.memory.submit("set_sources", node=alice.node("/shared/page.md").id, sources=["web"])
+        why = "/:why?q=RSI&path=/shared/page.md"
+        assert alice.cat(why) == "/memory/shared/page.md is in quarantine, and found by nobody\n"
+        alice.echo("/shared/page.md\n", "/:quarantine")
+        assert "is number 1 of 1" in alice.cat(why)
+
+
 # :plan
 
 
@@ -172,6 +187,15 @@ def test_a_plan_keeps_what_it_says(world: World) -> None:
         answer = alice.cat(f"/:recall?q=NVDA note matter&max_tokens={budget}")
         assert answer.startswith(f"## Relevant Memory ({items} item") and tokens <= budget
     assert rows[-1].endswith("(no more)") or len({row.split()[3] for row in rows}) == 5
+
+
+@pytest.mark.parametrize("q", ["NVDA", "zebra"])
+def test_a_plan_says_first_what_had_no_part_in_it(world: World, q: str) -> None:
+    world.around = replace(world.around, engine=Engine(world.store.search_index, None, TokenCounter()))
+    said = world.agent("eve").cat(f"/:plan?q={q}").splitlines()
+    recalled = world.agent("eve").cat(f"/:recall?q={q}").splitlines()
+    assert said[0] == recalled[0] and said[0].startswith("# semantic search unavailable")
+    assert len(said) > 1 and not any("unavailable" in row for row in said[1:])
 
 
 # :topics
@@ -301,6 +325,11 @@ def test_related_has_links_hop_by_hop_then_what_is_alike(world: World) -> None:
     assert "secret" not in alike and alike.count("garden.md") == 1 and "nvda.md" not in alike
 
 
+def test_a_walk_that_nobody_waits_for_ends(world: World) -> None:
+    with given_up(), pytest.raises(Interrupted):
+        world.agent("alice").peek("/shared/market/nvda.md:related?depth=5&limit=0")
+
+
 def test_a_text_that_denies_or_quotes_something_asks_for_its_words_as_any_other(world: World) -> None:
     alice = world.agent("alice")
     alice.put("/shared/rules.md", 'Releases of the gateway: do NOT deploy the "canary fleet" on Fridays.')
@@ -333,6 +362,24 @@ def test_a_files_synthesis_is_of_it_and_its_links(world: World) -> None:
     embed_pending(world.store, alice.memory.around.engine._embedder, "hashing-64")  # type: ignore[arg-type]
     text = alice.cat("/shared/garden.md:synthesis?q=water a day of delay")
     assert "Tomatoes need water" in text and "AMD follows" in text and "RSI" not in text
+
+
+def test_a_files_synthesis_is_of_it_however_much_elsewhere_is_better(world: World) -> None:
+    alice = world.agent("alice")
+    link(alice, "/shared/garden.md", "/shared/market/amd.md")
+    for number in range(60):
+        alice.put(f"/shared/other/{number}.md", f"water water a day of delay {number}")
+    text = alice.cat("/shared/garden.md:synthesis?q=water a day of delay")
+    assert "Tomatoes need water" in text and "AMD follows" in text and "other" not in text
+
+
+@pytest.mark.parametrize("place", ["/shared/tomatoes", "/shared/.tomatoes", "/shared/tomatoes.1.md"])
+def test_a_synthesis_of_what_it_is_called(world: World, place: str) -> None:
+    alice = world.agent("alice")
+    alice.put(place, "Tomatoes like it warm.")
+    assert "- Tomatoes like it warm. [1]" in alice.cat(f"{place}:synthesis")
+    alice.put("/shared/1-tomatoes/x.md", "Tomatoes like it warm.")
+    assert "- Tomatoes like it warm. [1]" in alice.cat("/shared/1-tomatoes/:synthesis")
 
 
 # :savings

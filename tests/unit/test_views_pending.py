@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from avmfs import calls
+from avmfs.errors import Interrupted
 from avmfs.rpc import documents, methods
 from avmfs.store.commands import outbox as commands
-from tests.unit.views_fixtures import World, opened
+from tests.unit.views_fixtures import World, given_up, opened
 
 
 @pytest.fixture
@@ -149,6 +150,23 @@ def test_what_is_marked_as_read_has_been_shown(world: World) -> None:
     assert [line.rpartition("/")[2] for line in told if "write" in line] == [f"{number}.md v1" for number in range(60)]
 
 
+@pytest.mark.parametrize("text", [b"\n", b"read\n", b"read"])
+def test_what_a_shell_writes_after_it_has_closed_a_copy_of_its_handle_marks_no_more(world: World, text: bytes) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
+    for number in range(75):
+        alice.put(f"/shared/{number}.md", "x")
+    methods.call(bob.memory, "pending", {})  # collects what has been matched
+    assert pending(world)[0].startswith("at least 100 notices"), "of 150"
+    handle = bob.to_write("/:pending")
+    handle.flush()
+    handle.write(0, text)
+    handle.flush()
+    assert pending(world)[0].startswith("50 notices")
+    handle.write(0, b"\n")
+    assert pending(world) == ["(nothing waits)"], "which is another write"
+
+
 def test_who_asks_for_notices_gets_all_that_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "AT_A_TIME", 3)
     alice, bob = world.agent("alice"), world.agent("bob")
@@ -180,6 +198,13 @@ def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World)
     assert feed(world, "?limit=1", "/shared")[1:] == ["(older ones left out: limit=1)"]
     world.clock.pass_(60)
     assert world.agent("bob").cat("/:feed?minutes=30") == "(no activity)\n"
+
+
+def test_a_feed_that_nobody_waits_for_ends(world: World) -> None:
+    world.agent("alice").put("/shared/a.md", "one")
+    for query in ("", "?agent=bob"):
+        with given_up(), pytest.raises(Interrupted):
+            feed(world, query)
 
 
 def test_the_feed_tells_of_nothing_private(world: World) -> None:

@@ -14,7 +14,6 @@ from avmfs.access import Policy
 from avmfs.errors import Invalid
 from avmfs.node import Kind
 from avmfs.trust import Trusted
-from avmfs.vfs.virtual_handles import ViewHandle
 from avmfs.views import View, about, registry
 from tests import references
 from tests.unit.views_fixtures import World, opened
@@ -256,10 +255,7 @@ def test_what_is_let_out_line_by_line_is_let_out_once(tmp_path: Path) -> None:
         for name in "abc":
             alice.put(f"/shared/{name}.md", f"page {name}")
             alice.memory.submit("set_sources", node=alice.node(f"/shared/{name}.md").id, sources=["web"])
-        root = alice.node("/")
-        name, view = paths.parse_view(b":quarantine"), views.find("quarantine", root)
-        assert name is not None and view is not None
-        handle = ViewHandle(alice.memory, view, root, b"/", name, False, True)
+        handle = alice.to_write("/:quarantine")
         for line in (b"/shared/a.md\n", b"/shared/b.", b"md\n", b"/shared/c.md"):
             handle.write(0, line)
         handle.flush()
@@ -267,3 +263,25 @@ def test_what_is_let_out_line_by_line_is_let_out_once(tmp_path: Path) -> None:
         assert alice.cat("/:quarantine") == "(nothing in quarantine)\n"
         with pytest.raises(Invalid, match="not in quarantine"):
             alice.echo("/shared/a.md\n", "/:quarantine")
+
+
+def test_a_handle_that_is_kept_open_takes_one_value_after_the_other(world: World) -> None:
+    """As the shell's ``while sleep 600; do echo 30m; done > job:claim``, whatever their bytes come to in all."""
+    alice = world.agent("alice")
+    for name, values, shown in (
+        ("claim", ["30m"] * 1400 + ["20m"], "alice until 2026-03-07 10:50 (20m left)"),
+        ("claim", ["30m", "release"], "(unclaimed)"),
+        ("ttl", ["1h"] * 1400 + ["2h"], "2h"),
+        ("ttl", ["1h", "never"], "never"),
+        ("mark", ["v1", "now", "v0"], "marked: v0, current: v2"),
+    ):
+        handle = alice.to_write(f"/shared/note.md:{name}")
+        for value in values:
+            handle.write(0, f"{value}\n".encode())
+        assert alice.cat(f"/shared/note.md:{name}") == f"{shown}\n", name
+        handle.flush()
+        assert alice.cat(f"/shared/note.md:{name}") == f"{shown}\n", name
+    handle = alice.to_write("/:who")
+    for value in (b"full\n", b"no", b"ne\n"):
+        handle.write(0, value)
+    assert alice.cat("/:who") == "privacy: none\n"

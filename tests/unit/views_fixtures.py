@@ -12,7 +12,7 @@ from typing import Any
 
 from avmfs_config import Limits, SearchSettings
 
-from avmfs import paths, views
+from avmfs import calls, paths, views
 from avmfs.access import Policy, Principal
 from avmfs.memory import Memory
 from avmfs.node import Node
@@ -24,6 +24,7 @@ from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
+from avmfs.vfs.virtual_handles import ViewHandle
 from avmfs.views import Context, Rendered, View
 from tests.hashing import HashingEmbedding
 
@@ -93,6 +94,11 @@ class Agent:
             view.check(text)
         view.write(context, text)
 
+    def to_write(self, name: str) -> ViewHandle:
+        """As a shell holds it open."""
+        view, context, parsed = self._view(name)
+        return ViewHandle(self.memory, view, context.node, context.path, parsed, False, True)
+
     def node(self, path: str) -> Node:
         with self.memory.reading() as reader:
             return self.memory.resolve(reader, path)
@@ -144,6 +150,17 @@ class World:
         """Every row of the tables."""
         with self.store.connection() as (db, _):
             return {table: db.execute(f"select * from {table}").fetchall() for table in tables}
+
+
+@contextmanager
+def given_up() -> Iterator[None]:
+    """What runs in this is waited for by nobody."""
+    calls.working.call = call = calls.Call()
+    call.give_up()
+    try:
+        yield
+    finally:
+        calls.working.call = None
 
 
 @contextmanager

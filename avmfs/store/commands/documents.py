@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 from avmfs import paths, wire
@@ -11,6 +12,7 @@ from avmfs.node import DERIVES, Kind, Node
 from avmfs.store.commands import command, scoping, versions
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
 from avmfs.store.tx.transaction import Tx
+from avmfs.text.escapes import visible
 
 KEYS_MAX, KEYS_DEEP, USER_LIMIT = 256, 16, 64 * 1024  # of :meta: keys, nesting, characters as JSON
 
@@ -19,6 +21,14 @@ def check_tags(named: int) -> None:
     """Raise OverQuota where a document cannot have so many tags, before anything is looked at."""
     if named > TAGS_MAX:
         raise OverQuota(f"a file may have {TAGS_MAX} tags; {named} are named")
+
+
+def check_tag(tag: str) -> str:
+    """A tag as stored: trimmed, without a leading #. Raises Invalid for an empty one or one with a comma."""
+    name = unicodedata.normalize("NFC", tag.strip().removeprefix("#"))
+    if not name or len(name) > 64 or "," in name or not name.isprintable() or visible(name) != name or name[0] in "+-":
+        raise Invalid(f"{tag!r} cannot be a tag (1 to 64 printable characters, no comma, no leading + or -)")
+    return name
 
 
 def pack_user(user: dict[str, Any]) -> str:

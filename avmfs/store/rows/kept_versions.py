@@ -44,8 +44,12 @@ def read_at(db: apsw.Connection, document: int, number: int, offset: int, length
     if began is None:
         return None
     size, (encoding, body, _, _, node) = began
+    length = max(0, min(length, size - offset))
     if encoding in _ALONE:
-        return _piece(db, document, node, encoding, body, offset, max(0, min(length, size - offset)))
+        return _piece(db, document, node, encoding, body, offset, length)
+    if encoding == Encoding.SAME:
+        document, number = SAME.unpack(body)
+        return read_at(db, document, number, offset, length)
     data = read(db, document, number)
     return None if data is None else data[offset : offset + length]
 

@@ -799,7 +799,7 @@ export interface Methods {
    * of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
    * something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
    * the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
-   * something else stands in the way, before anything is done.
+   * something else stands in the way, TooBig where a file has more than 256 MiB, before anything is done.
    */
   restore(given: RestoreArguments): Promise<Json>;
   /**
