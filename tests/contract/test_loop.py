@@ -789,6 +789,17 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     assert missing[0] == Stale.code and applied == [(PART, b"mount")], "refused with its first part"
 
 
+def test_where_the_disk_fills_up_as_several_are_taken_none_is_left_out(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker, other = steps.asker(b"a"), steps.asker(b"b")
+    node = asker.does("create", **create("f"))["node"]
+    full = iter([False])
+    monkeypatch.setattr(DiskReserve, "only_in_parts", lambda reserve, size: next(full, True))
+    asker.asks("commit", **commit(node, bytes(PART + 1)))
+    assert other.does("mark_read") == {"count": 0} and asker.told()["size"] == PART + 1
+
+
 def test_of_parts_that_were_committed_the_disk_hears_too(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     """When what follows them is refused."""
     asker = steps.asker()

@@ -143,7 +143,7 @@ class Writer:
         self._run_calls()
         if self._scheduler:
             batch = self._scheduler.next()
-            if self._only_in_parts(batch[0][1]):
+            if len(batch) == 1 and self._only_in_parts(batch[0][1]):
                 self._commit_in_parts(*batch[0])
             elif not batch[0][1].traits.rewrites or self._rewritten(*batch[0]):
                 self._commit(batch)
