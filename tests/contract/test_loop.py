@@ -287,13 +287,21 @@ def test_who_is_in_a_transaction_that_is_lost_hears_so_and_may_ask_again(
     monkeypatch.setattr(steps.applier, "apply", lost)
     steps.note(steps.writer._change_ring, "lost", "tell")
     steps.note(steps.writer._peers, "tell_sinks")
-    one, other = steps.asker(b"a"), steps.asker(b"b")
+    one, other, early, late, syncs = (steps.asker(each) for each in (b"a", b"b", b"c", b"d", b"f"))
+    done = [asker.does("create", **create(name)) for asker, name in ((early, "early"), (late, "late"))]
+    steps.did.clear()
     before = steps.applier.seq
+    early.asks("create", number=1, **create("early"))
     one.asks("create", **create("f"))
-    refusal = other.does("mkdir", **mkdir("d"))
+    other.asks("mkdir", **mkdir("d"))
+    syncs.asks("sync")
+    late.asks("create", number=1, **create("late"))
+    steps.step()
+    assert [early.told(), late.told(), syncs.told()] == [*done, {}], "it has nothing of theirs"
+    refusal = other.told()
     said = "disk I/O error" if isinstance(error, StoreFailed) else "the transaction was lost"
     assert one.told() == refusal == (StoreFailed.code, said)
-    assert steps.did == ["lost"] and steps.applier.seq == before and not steps.writer._unsynced
+    assert steps.did == ["lost", "sync"] and steps.applier.seq == before and not steps.writer._unsynced
     assert one.does("create", number=1, **create("f"))["new"], "not the answer of what never came to be"
     assert other.does("mkdir", number=1, **mkdir("d"))["node"]
     assert steps.one("select count(*) from node where name in (?, ?)", b"f", b"d") == 2

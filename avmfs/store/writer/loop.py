@@ -260,7 +260,10 @@ class Writer:
             self._answers.forget()
             if not database.logged(e):
                 log.error("writer: a transaction failed: %s", e)
-            replies = [(peer, refused(request.number, e)) for peer, request in batch]
+            replies = [
+                (peer, refused(request.number, e) if isinstance(said := self._met(peer, request), Principal) else said)
+                for peer, request in batch
+            ]
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
         self._begun = False
@@ -340,16 +343,14 @@ class Writer:
             peer.waiting = False
             self._peers.send(peer, answer)
 
-    def _answer(self, peer: Peer, request: Request) -> bytes:
-        """The packed reply. Raises AvmError when the transaction is lost."""
+    def _met(self, peer: Peer, request: Request) -> bytes | Principal:
+        """The packed reply to what is not to be done: it has been, or may not be, or changes nothing. Else who asks."""
         number = request.number
-        db = self._applier.db
-        client = peer.client
-        assert client is not None, "greeted"
+        assert peer.client is not None, "greeted"
         try:
             with self._translated:
                 who = requester(self._applier.db, peer, request)
-                last = self._answers.last(client)
+                last = self._answers.last(peer.client)
             if last is not None and last[0] == number:
                 return reply(number, last[1])
             if last is not None and last[0] > number:
@@ -359,8 +360,15 @@ class Writer:
                 raise Invalid("malformed request")
         except AvmError as e:
             return refused(number, e)
-        if request.traits.only_syncs:  # changes nothing, so there is nothing to keep of it
-            return reply(number, _NOTHING)
+        return reply(number, _NOTHING) if request.traits.only_syncs else who  # there is nothing to keep of that
+
+    def _answer(self, peer: Peer, request: Request) -> bytes:
+        """The packed reply. Raises AvmError when the transaction is lost."""
+        number, client, db = request.number, peer.client, self._applier.db
+        who = self._met(peer, request)
+        if isinstance(who, bytes):
+            return who
+        assert client is not None, "greeted"
         if not self._begun:
             self._applier.begin()
             self._begun = True
