@@ -260,10 +260,7 @@ class Writer:
             self._answers.forget()
             if not database.logged(e):
                 log.error("writer: a transaction failed: %s", e)
-            replies = [
-                (peer, refused(request.number, e) if isinstance(said := self._met(peer, request), Principal) else said)
-                for peer, request in batch
-            ]
+            replies = self._without(batch, e)
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
         self._begun = False
@@ -295,6 +292,11 @@ class Writer:
         if self._begun:
             self._applier.commit()
             self._change_ring.tell()
+
+    def _without(self, batch: list[_Asked], error: AvmError) -> _Replies:
+        """The replies where there is no transaction. They wait for the disk like others."""
+        met = [(peer, request.number, self._met(peer, request)) for peer, request in batch]
+        return [(peer, said if isinstance(said, bytes) else refused(number, error)) for peer, number, said in met]
 
     def _apply(self, batch: list[_Asked], replies: _Replies) -> None:
         for peer, request in batch:
