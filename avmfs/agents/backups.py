@@ -117,9 +117,12 @@ def restore(
     lock = StoreLock(to)
     held = lock.acquire(1.0)
     try:
+        killed = new.exists()  # a restore, and what anchors there are it has made
         for each in (to, wal_frames.beside(to), sync_note.beside(to), loss_check.repaired(to), kept):
-            if each.exists():
+            if each.exists() and not (killed and each == kept):
                 raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
+        if killed:
+            kept.unlink(missing_ok=True)
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as undo:
             undo.callback(new.unlink, missing_ok=True)

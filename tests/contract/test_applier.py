@@ -133,6 +133,39 @@ def test_nothing_remembers_a_refused_change_to_where_a_directory_stands(applier:
     assert paths == [b"/memory/d/f", b"/memory/d/g", b"/memory/e/h"]
 
 
+@pytest.mark.parametrize("lost", ["first", "later", "transaction"])
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("append", {"data": b"more"}),
+        ("commit", {"edits": [["w", 0, b"anew"]]}),
+        ("commit", {"edits": [["w", 10, b"AAA"]], "made": True}),
+    ],
+)
+def test_what_was_appended_is_known_where_what_changed_the_file_then_was_not_done(
+    applier: Applier, command: str, more: dict[str, Any], lost: str
+) -> None:
+    node, made = write(applier, "f", b"0123456789")["node"], applier._clock()
+    applier.alone(ALICE, "append", {"node": node, "handle": 7, "data": b"ONE"})
+    if "made" in more:
+        more = {**more, "made": made}
+    asked = ALICE, command, {"node": node, "handle": 9, **more}
+    applier.begin()
+    if lost == "later":
+        applier.apply(ALICE, "append", {"node": node, "handle": 7, "data": b"TWO"})
+    if lost == "transaction":
+        applier.apply(*asked)
+        applier.rollback()
+    else:
+        with pytest.raises(Invalid):
+            applier.apply(*asked, refuse)
+        applier.commit()
+    applier.rollback()  # of none
+    done = applier.alone(ALICE, "commit", {"node": node, "handle": 1, "edits": [["t", 3]], "made": made})
+    behind = len("ONETWO" if lost == "later" else "ONE")
+    assert (done.get("behind"), done["size"]) == (behind, 3 + behind)
+
+
 # What is remembered ---------------------------------------------------------------------------------------------
 
 

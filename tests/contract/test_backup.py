@@ -26,6 +26,7 @@ from avmfs.agents.backups import Schedule
 from avmfs.cli.main import avm
 from avmfs.errors import Busy, Exists, NotFound, StoreFailed
 from avmfs.store.backup import archive
+from avmfs.store.files import sync_note
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
 from avmfs.store.store import open_direct
@@ -340,6 +341,35 @@ def test_a_restore_that_fails_leaves_nothing(path: Path, tmp_path: Path) -> None
     with pytest.raises(StoreFailed):
         backups.restore(tmp_path / "kept", tmp_path / "new/avm.db")
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["avm.db.lock"]
+
+
+KILLED_RESTORE = """
+import os, sys
+from pathlib import Path
+from avmfs.agents import backups
+replace = Path.replace
+Path.replace = lambda path, to: os._exit(9) if path.name == "avm.db.restored" else replace(path, to)
+backups.restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_restore_that_was_killed_leaves_nothing_in_the_way_of_the_next(path: Path, tmp_path: Path) -> None:
+    to, before = tmp_path / "new" / "avm.db", contents(path)
+    made, noted = back_up(path, tmp_path / "kept"), anchors.read(anchors.beside(path))
+    write(path, "b.md", b"later")
+    back_up(path, tmp_path / "kept")
+    killed = subprocess.run([sys.executable, "-c", KILLED_RESTORE, tmp_path / "kept", to])
+    left = anchors.read(anchors.beside(to))
+    assert killed.returncode == 9 and not to.exists() and len(left) > len(noted)
+    note = sync_note.beside(to)
+    note.touch()
+    with pytest.raises(Exists, match=note.name):
+        backups.restore(tmp_path / "kept", to)
+    assert anchors.read(anchors.beside(to)) == left
+    note.unlink()
+    backups.restore(tmp_path / "kept", to, made.at)
+    assert contents(to) == before and anchors.read(anchors.beside(to)) == noted
+    assert not list(to.parent.glob("*.restored*"))
 
 
 def test_a_folder_is_of_one_store_and_of_what_is_restored_of_it(

@@ -287,13 +287,21 @@ def test_who_is_in_a_transaction_that_is_lost_hears_so_and_may_ask_again(
     monkeypatch.setattr(steps.applier, "apply", lost)
     steps.note(steps.writer._change_ring, "lost", "tell")
     steps.note(steps.writer._peers, "tell_sinks")
-    one, other = steps.asker(b"a"), steps.asker(b"b")
+    one, other, early, late, syncs = (steps.asker(each) for each in (b"a", b"b", b"c", b"d", b"f"))
+    done = [asker.does("create", **create(name)) for asker, name in ((early, "early"), (late, "late"))]
+    steps.did.clear()
     before = steps.applier.seq
+    early.asks("create", number=1, **create("early"))
     one.asks("create", **create("f"))
-    refusal = other.does("mkdir", **mkdir("d"))
+    other.asks("mkdir", **mkdir("d"))
+    syncs.asks("sync")
+    late.asks("create", number=1, **create("late"))
+    steps.step()
+    assert [early.told(), late.told(), syncs.told()] == [*done, {}], "it has nothing of theirs"
+    refusal = other.told()
     said = "disk I/O error" if isinstance(error, StoreFailed) else "the transaction was lost"
     assert one.told() == refusal == (StoreFailed.code, said)
-    assert steps.did == ["lost"] and steps.applier.seq == before and not steps.writer._unsynced
+    assert steps.did == ["lost", "sync"] and steps.applier.seq == before and not steps.writer._unsynced
     assert one.does("create", number=1, **create("f"))["new"], "not the answer of what never came to be"
     assert other.does("mkdir", number=1, **mkdir("d"))["node"]
     assert steps.one("select count(*) from node where name in (?, ?)", b"f", b"d") == 2
@@ -787,6 +795,17 @@ def test_on_a_full_disk_what_is_large_is_committed_in_parts(steps: Steps, monkey
     applied.clear()
     missing = asker.does("commit", **commit(10**9, data))
     assert missing[0] == Stale.code and applied == [(PART, b"mount")], "refused with its first part"
+
+
+def test_where_the_disk_fills_up_as_several_are_taken_none_is_left_out(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker, other = steps.asker(b"a"), steps.asker(b"b")
+    node = asker.does("create", **create("f"))["node"]
+    full = iter([False])
+    monkeypatch.setattr(DiskReserve, "only_in_parts", lambda reserve, size: next(full, True))
+    asker.asks("commit", **commit(node, bytes(PART + 1)))
+    assert other.does("mark_read") == {"count": 0} and asker.told()["size"] == PART + 1
 
 
 def test_of_parts_that_were_committed_the_disk_hears_too(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from avmfs_config import Limits, SearchSettings, load_settings
 
@@ -360,6 +361,34 @@ def test_the_draft_of_another_agent_is_that_ones_also_when_little_is_known_of_it
     purge(world, BOB, "/memory/final.md")
     paths = [bytes(path) for (path,) in world.rows("select distinct path from log where path <> x'' order by path")]
     assert b"/memory/private/alice/draft.md" in paths and b"/memory/own.md" not in paths
+
+
+@pytest.mark.parametrize("what", ["directories", "files", "removed files"])
+def test_the_log_is_walked_as_often_for_many_as_for_one(world: World, what: str) -> None:
+    """The writer is held up for as long."""
+    for number in range(21):
+        if what == "directories":
+            world.mkdir(ALICE, f"/memory/{number}")
+        else:
+            world.write(ALICE, f"/memory/{number}", b"x")
+    nodes = [world.node(ALICE, f"/memory/{number}").id for number in range(21)]
+    if what == "removed files":
+        for number in range(21):
+            world.unlink(ALICE, f"/memory/{number}")
+        nodes = [document for (document,) in world.rows("select document from past_said where what = 'document'")]
+    for number in range(200):
+        world.write(ALICE, "/memory/other", b"%d" % number, handle=number)
+    asked, db, steps = "documents" if what == "removed files" else "nodes", world.applier.db, list[int]()
+    for some in (nodes[:1], nodes[1:]):
+        steps.append(0)
+
+        def count(told: dict[str, Any]) -> None:
+            steps[-1] += told["stmt_status"]["SQLITE_STMTSTATUS_FULLSCAN_STEP"]
+
+        db.trace_v2(apsw.SQLITE_TRACE_PROFILE, count)
+        assert world.do(ALICE, "purge", **{"nodes": [], "documents": [], asked: some})["purged"] == len(some)
+        db.trace_v2(0, None)
+    assert len(nodes) == 21 and steps[1] < 1.5 * steps[0]
 
 
 def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, NotFound, ReadOnly, StoreFailed
 from avmfs.store.commands.renaming import EXCHANGE
-from avmfs.store.identity import OPERATOR
+from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import log_position
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
@@ -21,7 +24,10 @@ from avmfs.store.sharedlog.protocol import InDoubt, Unreachable
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
-from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
+from avmfs.store.writer.connections import Peer
+from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier, ReplicatedWriter
+from avmfs.store.writer.request import parse
+from avmfs.store.writer.wal_sync import WalSync
 from tests.contract.memory_log import MemoryLog, MemoryServer
 from tests.equal_stores import rows
 
@@ -248,6 +254,40 @@ def test_without_the_log_nothing_is_written(hosts: Hosts) -> None:
     hosts.server.down = False
     write(a, "two.md", b"2")
     assert names(a) == ["one.md", "two.md"]
+
+
+def test_without_the_log_a_host_says_what_was_done_and_syncs(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    a, listener = hosts.open("a"), socket.socket(socket.AF_UNIX)
+    listener.bind(os.fspath(tmp_path / "sock"))
+    listener.listen()
+    writer = ReplicatedWriter(listener, b"k" * 32, a, MemoryLog(hosts.server))
+    writer._log = WalSync(a.path, writer._peers.wake)
+    assert writer._log.recover(a.db)
+    writer._follower.settled, a.down = True, None
+    monkeypatch.setattr(WalSync, "quick", True)
+    syncs, fdatasync = list[int](), os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (syncs.append(descriptor), fdatasync(descriptor)))
+    pairs = [socket.socketpair() for _ in range(3)]
+    closes: list[Any] = [writer._log, writer._peers, writer._change_ring, listener, *sum(pairs, ())]
+    for each in closes:
+        request.addfinalizer(each.close)
+    peers = [Peer(mine, client=b"%d" % n * 16, agent=ANYBODY, origin=b"") for n, (_, mine) in enumerate(pairs)]
+
+    def told(*asked: tuple[str, dict[str, Any]]) -> list[Any]:
+        batch = [(peer, parse([1, "alice", False, *each])) for peer, each in zip(peers, asked, strict=False)]
+        writer._commit([(peer, request) for peer, request in batch if request is not None])
+        return [wire.receive(other)[1:] for (other, _), _ in zip(pairs, asked, strict=False)]
+
+    one = "write_path", {"path": [b"memory", b"one.md"], "data": b"1"}
+    done = told(one)
+    assert done[0][0] is None
+    a.down = ReadOnly("the log is down")
+    syncs.clear()
+    again, refused, synced = told(one, ("write_path", {"path": [b"memory", b"two.md"], "data": b"2"}), ("sync", {}))
+    assert again == done[0] and synced == [None, {}] and syncs
+    assert refused[0][:2] == [ReadOnly.code, "nothing can be written: the log is down"] and names(a) == ["one.md"]
 
 
 def test_a_record_of_a_newer_program_stops_the_host(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ the asker before.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from avmfs import paths, wire
@@ -28,6 +29,10 @@ _OF = (
     " and ifnull(document, 0) not in (select value from json_each(?3))))"
 )
 _OF_THE_LIVING = "(node in (select value from json_each(?1)) and document in (select id from document))"
+_STOOD = (
+    "select node, path from log where path in (select unhex(value) from json_each(?1))"
+    " or substr(path, 1, length(?2)) = ?2 or substr(path, 1, length(?3)) = ?3"
+)
 _CARRIED = (
     "select distinct node from log where document in (select value from json_each(?))"
     " and node not in (select id from node)"
@@ -58,16 +63,20 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
     {"purged"}."""
     states, tx.states = tx.states, None  # nothing of this is to become the past
     try:
-        found = {document for document in documents if _require_ended(tx, document)}
-        gone, stood = set(), set()
+        _require_ended(tx, documents)
+        found, gone, stood, directories = set(documents), set(), set(), set()
         for number in nodes:
             if namespace.is_empty(tx, number):
                 gone.add(number)
                 node = tx.writable(number)
-                stood.add(paths.join(tx.parts_of(node)))
-                found |= _remove(tx, node, gone)
+                parts = tx.parts_of(node)
+                stood.add(paths.join(parts))
+                if node.kind is Kind.DIRECTORY:
+                    directories.add(parts)
+                found |= _remove(tx, node, parts)
     finally:
         tx.states = states
+    gone |= _stood(tx, directories)
     others = _lineage(tx, gone, found)
     if states is not None:
         states.disown(gone, found)
@@ -93,24 +102,14 @@ def wipe(tx: Tx, cut: str | None = None) -> dict[str, Any]:
     return {"wiped": not tx.db.execute("select 1 from setting where key in ('unwiped', 'uncut')").get}
 
 
-def _remove(tx: Tx, node: Node, gone: set[int]) -> set[int]:
-    """A node that is there, with what its document is found by. Returns its document. Of a directory, ``gone`` gets
-    those that had this name before and are no more."""
-    parts = tx.parts_of(node)
+def _remove(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> set[int]:
+    """A node that is there, with what its document is found by. Returns its document."""
     namespace.refuse_fixed(tx, node)
     if node.parent is None:
         raise NotFound()
     above = tx.node(node.parent) if paths.aside(parts) == "trash" else tx.directory(node.parent)
     if node.kind is Kind.DIRECTORY:
         namespace.remove_directory(tx, above, node)
-        rows: list[Any] = tx.db.execute(
-            "select distinct node, path from log where substr(path, -length(?1)) = ?1", (b"/" + node.name,)
-        ).fetchall()
-        for each, path in rows:
-            was = paths.split(bytes(path))
-            same = was == parts or (paths.aside(was) and paths.origin(was) == paths.origin(parts))
-            if same and not tx.db.execute("select 1 from node where id = ?", (each,)).get:
-                gone.add(each)
         return set()
     tx.log("remove", node, b"")
     if node.document is not None:
@@ -126,30 +125,57 @@ def _remove(tx: Tx, node: Node, gone: set[int]) -> set[int]:
     return set() if node.document is None else {node.document}
 
 
-def _require_ended(tx: Tx, document: int) -> bool:
-    """Raise NotFound where nothing is kept of it that the asker may see, Denied where it may not write."""
-    scopes = _scopes(tx, document)
-    if len(scopes) < 2 or tx.db.execute("select 1 from document where id = ?", (document,)).get:
-        raise NotFound()
-    for scope in scopes:
-        if scope not in tx.visible:
+def _stood(tx: Tx, directories: set[tuple[bytes, ...]]) -> set[int]:
+    """Those that had one of these names before and are no more, in one walk of the log, for which others wait."""
+    if not directories:
+        return set()
+    names, origins = {each[-1] for each in directories}, {paths.origin(each) for each in directories}
+    here = json.dumps([paths.join(each).hex() for each in directories])
+    aside = (b"/%s/" % top for top in (paths.TRASH, paths.ARCHIVE))
+    nodes = set()
+    for node, path in tx.db.execute(_STOOD, (here, *aside)):
+        if (was := paths.split(bytes(path)))[-1] in names and (was in directories or paths.origin(was) in origins):
+            nodes.add(node)
+    return {each for each in nodes if not tx.db.execute("select 1 from node where id = ?", (each,)).get}
+
+
+def _require_ended(tx: Tx, documents: list[int]) -> None:
+    """Raise NotFound where nothing is kept of one that the asker may see, Denied where it may not write."""
+    known = _scopes(tx, documents)
+    for document in documents:
+        scopes = known[document]
+        if len(scopes) < 2 or tx.db.execute("select 1 from document where id = ?", (document,)).get:
             raise NotFound()
-        if not tx.visible.writable(scope):
-            raise Denied("not writable for you")
-    _drop_index(tx, document)
-    return True
+        for scope in scopes:
+            if scope not in tx.visible:
+                raise NotFound()
+            if not tx.visible.writable(scope):
+                raise Denied("not writable for you")
+        _drop_index(tx, document)
 
 
-def _scopes(tx: Tx, document: int) -> list[int]:
-    """Of a document that has ended: the one it was in, and that of the place where it was last, as far as is known."""
-    said: Any = tx.db.execute(
-        "select value from past_said where document = ? and what = 'document' order by until desc limit 1", (document,)
-    ).get
-    path: Any = tx.db.execute(
-        "select path from log where document = ? and path <> x'' order by seq desc limit 1", (document,)
-    ).get
-    was = [] if said is None else [int(json.loads(said)[6])]
-    return was if path is None else [*was, tx.scope_at(paths.split(bytes(path)))]
+def _scopes(tx: Tx, documents: Collection[int]) -> dict[int, list[int]]:
+    """Of documents that have ended: the one each was in, and that of the place where it was last, as far as is
+    known."""
+    known: dict[int, list[int]] = {each: [] for each in documents}
+    if not known:
+        return known
+    asked = (json.dumps(sorted(known)),)
+    said: list[Any] = tx.db.execute(
+        "select document, value, max(until) from past_said where document in (select value from json_each(?))"
+        " and what = 'document' group by document",
+        asked,
+    ).fetchall()
+    for document, value, _ in said:
+        known[document].append(int(json.loads(value)[6]))
+    last: list[Any] = tx.db.execute(
+        "select document, path, max(seq) from log where document in (select value from json_each(?))"
+        " and path <> x'' group by document",
+        asked,
+    ).fetchall()
+    for document, path, _ in last:
+        known[document].append(tx.scope_at(paths.split(bytes(path))))
+    return known
 
 
 def _drop_index(tx: Tx, document: int) -> None:
@@ -169,7 +195,8 @@ def _lineage(tx: Tx, gone: set[int], found: set[int]) -> set[int]:
         carried: list[Any] = tx.db.execute(_CARRIED, (json.dumps(sorted(found)),)).fetchall()
         gone.update(node for (node,) in carried)
         rows: list[Any] = tx.db.execute(_LINEAGE, _json(gone, found, others)).fetchall()
-        more = {each for (each,) in rows if (known := _scopes(tx, each)) and all(map(tx.visible.writable, known))}
+        known = _scopes(tx, [each for (each,) in rows])
+        more = {each for each, scopes in known.items() if scopes and all(map(tx.visible.writable, scopes))}
         others |= {each for (each,) in rows}
         more |= _became(tx, found) - found  # they have no bytes but those
         others -= more

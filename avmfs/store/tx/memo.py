@@ -6,7 +6,6 @@ of these is right as long as no other connection writes, and is forgotten otherw
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import apsw
@@ -23,6 +22,7 @@ _PLACES = 4096
 _QUEUED = 50_000
 _LEFT = 10_000
 _APPENDED, _APPENDS = 200, 500  # files, and of each the latest
+_Appends = tuple[tuple[int, int, int], ...]
 # Of all that changes nodes, whatever command does it: a directory that is not what it was. Its times are not kept.
 _WATCH = """
 create temp trigger directory_changes
@@ -53,7 +53,9 @@ class WriterMemo:
         self._placed_by: Policy | None = None
         # By node: when something was appended, to which size, and the mtime that the file got. Kept through all else
         # that is forgotten: where the file has the last one's, nobody has done anything to its bytes since.
-        self._appended: FIFO[int, deque[tuple[int, int, int]]] = FIFO(_APPENDED)
+        self._appended: FIFO[int, _Appends] = FIFO(_APPENDED)
+        # What stood there before, by node, in the order in which the open transaction has changed it.
+        self.undo: list[tuple[int, _Appends]] = []
         self._left: set[tuple[int, bytes]] = set()
         self._left_since: int | None = None
 
@@ -70,14 +72,16 @@ class WriterMemo:
         rows: list[Any] = db.execute("select id, path from area").fetchall()
         self.areas = tuple((number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows)
 
-    def doubt(self) -> None:
-        """A command was rolled back, and with it perhaps what was read after it had changed it."""
+    def doubt(self, since: int) -> None:
+        """A command was rolled back, and with it perhaps what was read after it had changed it. ``since``: how much
+        there was to ``undo`` before it."""
         self._directories.clear()
         self.queued.clear()
+        while len(self.undo) > since:
+            self._know(*self.undo.pop())
 
     def forget(self) -> None:
         """Rolled back: what was learnt in the transaction may not be so."""
-        self.doubt()
         self.places.clear()
         self._placed.clear()
         self.scopes.forget()
@@ -124,28 +128,36 @@ class WriterMemo:
 
     def appended(self, node: Node, at: int, mtime: int) -> None:
         """Bytes come behind those that a file has, which gets ``mtime``."""
-        appends = self._appended.get(node.id)
-        if appends is None or appends[-1][2] != node.mtime:
-            appends = deque(maxlen=_APPENDS)
-            self._appended.put(node.id, appends)
-        appends.append((at, node.size, mtime))
+        self._change(node, (*self._appends(node)[1 - _APPENDS :], (at, node.size, mtime)))
 
     def written(self, node: Node) -> None:
         """A file's bytes change otherwise."""
-        self._appended.pop(node.id, None)
+        if node.id in self._appended:
+            self._change(node, ())
 
     def appended_since(self, node: Node, since: int) -> list[tuple[int, int]]:
         """What has been appended to a file since then, as far as that is known: when, and to which size. Whoever has
         seen an append is later than that."""
-        appends = self._appended.get(node.id)
-        if appends is None or appends[-1][2] != node.mtime:
-            return []
-        return [(at, size) for at, size, _ in appends if at >= since and size < node.size]
+        return [(at, size) for at, size, _ in self._appends(node) if at >= since and size < node.size]
 
     def still_appended(self, node: Node, appends: list[tuple[int, int]], behind: int) -> None:
         """A file's bytes have changed otherwise, and what was appended are its last bytes still, ``behind`` of them."""
         moved = node.size - behind - appends[0][1]
-        self._appended.put(node.id, deque(((at, size + moved, node.mtime) for at, size in appends), maxlen=_APPENDS))
+        self._change(node, tuple((at, size + moved, node.mtime) for at, size in appends))
+
+    def _appends(self, node: Node) -> _Appends:
+        appends = self._appended.get(node.id)
+        return () if appends is None or appends[-1][2] != node.mtime else appends
+
+    def _change(self, node: Node, appends: _Appends) -> None:
+        self.undo.append((node.id, self._appended.get(node.id, ())))
+        self._know(node.id, appends)
+
+    def _know(self, node: int, appends: _Appends) -> None:
+        if appends:
+            self._appended.put(node, appends)
+        else:
+            self._appended.pop(node, None)
 
     def left(self, parent: int, name: bytes) -> None:
         """A file leaves this name for another one."""

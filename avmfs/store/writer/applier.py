@@ -79,6 +79,7 @@ class Applier:
     def commit(self) -> None:
         with self._translated:
             self.do("commit")
+        self._known.undo.clear()
 
     def apply(
         self, who: Principal, command: str, arguments: dict[str, Any], record: Callable[[Any], None] | None = None
@@ -90,7 +91,7 @@ class Applier:
             with self._translated:
                 self._renew()
         first, self._untouched = self._untouched, False
-        interned, self._known.moved = self._known.scopes.interned, False
+        interned, undo, self._known.moved = self._known.scopes.interned, len(self._known.undo), False
         changes = self.db.total_changes()
         self._charges.begin()
         self._states.begin()
@@ -119,7 +120,7 @@ class Applier:
                 else:
                     self.db.execute("rollback to request")
                     self.db.execute("release request")
-            self._known.doubt()
+            self._known.doubt(undo)
             if self._known.scopes.interned != interned or self._known.moved:
                 self._forget()
             if isinstance(error, audit_rows.REFUSALS) and not self.db.get_autocommit():
@@ -196,6 +197,7 @@ class Applier:
         if not self.db.get_autocommit():
             self.db.execute("rollback")
         self.seq = self._before
+        self._known.doubt(0)
         self._forget()
 
     def _forget(self) -> None:

@@ -143,7 +143,7 @@ class Writer:
         self._run_calls()
         if self._scheduler:
             batch = self._scheduler.next()
-            if self._only_in_parts(batch[0][1]):
+            if len(batch) == 1 and self._only_in_parts(batch[0][1]):
                 self._commit_in_parts(*batch[0])
             elif not batch[0][1].traits.rewrites or self._rewritten(*batch[0]):
                 self._commit(batch)
@@ -260,7 +260,7 @@ class Writer:
             self._answers.forget()
             if not database.logged(e):
                 log.error("writer: a transaction failed: %s", e)
-            replies = [(peer, refused(request.number, e)) for peer, request in batch]
+            replies = self._without(batch, e)
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
         self._begun = False
@@ -292,6 +292,11 @@ class Writer:
         if self._begun:
             self._applier.commit()
             self._change_ring.tell()
+
+    def _without(self, batch: list[_Asked], error: AvmError) -> _Replies:
+        """The replies where there is no transaction. They wait for the disk like others."""
+        met = [(peer, request.number, self._met(peer, request)) for peer, request in batch]
+        return [(peer, said if isinstance(said, bytes) else refused(number, error)) for peer, number, said in met]
 
     def _apply(self, batch: list[_Asked], replies: _Replies) -> None:
         for peer, request in batch:
@@ -340,16 +345,14 @@ class Writer:
             peer.waiting = False
             self._peers.send(peer, answer)
 
-    def _answer(self, peer: Peer, request: Request) -> bytes:
-        """The packed reply. Raises AvmError when the transaction is lost."""
+    def _met(self, peer: Peer, request: Request) -> bytes | Principal:
+        """The packed reply to what is not to be done: it has been, or may not be, or changes nothing. Else who asks."""
         number = request.number
-        db = self._applier.db
-        client = peer.client
-        assert client is not None, "greeted"
+        assert peer.client is not None, "greeted"
         try:
             with self._translated:
                 who = requester(self._applier.db, peer, request)
-                last = self._answers.last(client)
+                last = self._answers.last(peer.client)
             if last is not None and last[0] == number:
                 return reply(number, last[1])
             if last is not None and last[0] > number:
@@ -359,8 +362,15 @@ class Writer:
                 raise Invalid("malformed request")
         except AvmError as e:
             return refused(number, e)
-        if request.traits.only_syncs:  # changes nothing, so there is nothing to keep of it
-            return reply(number, _NOTHING)
+        return reply(number, _NOTHING) if request.traits.only_syncs else who  # there is nothing to keep of that
+
+    def _answer(self, peer: Peer, request: Request) -> bytes:
+        """The packed reply. Raises AvmError when the transaction is lost."""
+        number, client, db = request.number, peer.client, self._applier.db
+        who = self._met(peer, request)
+        if isinstance(who, bytes):
+            return who
+        assert client is not None, "greeted"
         if not self._begun:
             self._applier.begin()
             self._begun = True

@@ -40,7 +40,6 @@ from avmfs.store.schema import tables
 from avmfs.store.sharedlog.protocol import InDoubt, Overtaken, Record, SharedLog, Unreachable
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import replica as replicas
-from avmfs.store.writer.applied import refused
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import Peer
 from avmfs.store.writer.loop import DRAIN_STEP, Writer
@@ -402,8 +401,7 @@ class ReplicatedWriter(Writer):
         while (down := self._replicated.down) is not None:
             left = deadline - time.monotonic()
             if left <= 0 or self._stopping:
-                error = ReadOnly(f"nothing can be written: {down.reason}")
-                self._send_all([(peer, refused(request.number, error)) for peer, request in batch])
+                self._sync(self._without(batch, ReadOnly(f"nothing can be written: {down.reason}")))
                 return False
             self._peers.poll(min(left, AGAIN_S))
             self._run_calls()
