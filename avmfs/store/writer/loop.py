@@ -43,7 +43,7 @@ from avmfs.store.writer.checkpoint import Checkpointer
 from avmfs.store.writer.connections import Peer, Peers, requester
 from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.request import Request
-from avmfs.store.writer.scheduler import Scheduler, written
+from avmfs.store.writer.scheduler import Scheduler
 from avmfs.store.writer.split_commit import PART
 from avmfs.store.writer.wal_sync import WalSync
 
@@ -221,7 +221,7 @@ class Writer:
         return True
 
     def _only_in_parts(self, request: Request) -> bool:
-        return request.traits.fills_file and (size := written(request)) > PART and self._reserve.only_in_parts(size)
+        return request.traits.fills_file and request.size > PART and self._reserve.only_in_parts(request.size)
 
     def _commit_in_parts(self, peer: Peer, request: Request) -> None:
         """All but the last, which is committed like any other request."""

@@ -10,12 +10,13 @@ from typing import Any
 
 from avmfs.store import commands
 from avmfs.store.commands import Traits
+from avmfs.store.writer import split_commit
 
 
 @dataclass(slots=True)
 class Request:
     """``agent`` and ``rights`` are as they came, for ``connections.requester`` to check. ``command`` is empty where the
-    frame named none, or no arguments for it."""
+    frame named none, or no arguments for it. ``size``: of the bytes that it brings."""
 
     number: int
     agent: Any
@@ -24,6 +25,7 @@ class Request:
     arguments: dict[str, Any]
     route: str
     traits: Traits
+    size: int
 
 
 def parse(item: Any) -> Request | None:
@@ -36,4 +38,6 @@ def parse(item: Any) -> Request | None:
         return None
     if type(command) is not str or type(arguments) is not dict:
         command, arguments = "", {}
-    return Request(number, agent, rights, command, arguments, route, commands.traits(command))
+    return Request(
+        number, agent, rights, command, arguments, route, commands.traits(command), split_commit.size(arguments)
+    )

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from avmfs.store.writer import split_commit
 from avmfs.store.writer.request import Request
 
 MOST: Final = 256  # requests in a transaction
@@ -61,7 +60,7 @@ class Scheduler(Generic[_Who]):
         most = min(MOST, max(AT_ONCE, len(queue) // SHARE))
         batch = [queue.popleft()[1:]]
         first = batch[0][1]
-        self._room = -1 if self._alone(first) else MOST_BYTES - written(first)
+        self._room = -1 if self._alone(first) else MOST_BYTES - first.size
         while queue and len(batch) < most and self._fits(queue[0][2]):
             batch.append(queue.popleft()[1:])
         return batch
@@ -83,9 +82,8 @@ class Scheduler(Generic[_Who]):
 
     def _fits(self, request: Request) -> bool:
         """Return whether the transaction takes a request. Then it has."""
-        size = written(request)
-        if fits := size <= self._room and not self._alone(request):
-            self._room -= size
+        if fits := request.size <= self._room and not self._alone(request):
+            self._room -= request.size
         return fits
 
     def _rank(self, asked: tuple[int, _Who, Request]) -> tuple[bool, int, bool]:
@@ -98,8 +96,3 @@ class Scheduler(Generic[_Who]):
         anybody."""
         node = request.arguments.get("node")
         return request.traits.fills_file and type(node) is int and node in self._unfinished
-
-
-def written(request: Request) -> int:
-    """How many bytes a request writes."""
-    return split_commit.size(request.arguments)

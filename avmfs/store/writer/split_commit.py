@@ -21,10 +21,17 @@ PART: Final = 256 * 1024
 
 def size(arguments: dict[str, Any]) -> int:
     """Of the bytes that a request brings."""
-    said = arguments.values()
-    edits = (part for value in said if type(value) is list for part in value)
-    pieces = (piece for edit in edits if type(edit) is list for piece in edit)
-    return sum(len(value) for value in (*said, *pieces) if type(value) is bytes)
+    found = 0
+    for value in arguments.values():
+        if type(value) is bytes:
+            found += len(value)
+        elif type(value) is list:
+            for edit in value:
+                if type(edit) is list:
+                    for piece in edit:
+                        if type(piece) is bytes:
+                            found += len(piece)
+    return found
 
 
 def parts(edits: list[Any]) -> Iterator[list[Any]]:
