@@ -245,6 +245,34 @@ def test_a_large_file_that_is_limited_is_so_from_its_first_piece_on(
     assert (got["big.bin"].mode, got["big.bin"].shared) == (record.mode, record.shared)
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("at", ["big.bin", "big.bin/in.md", "none"])
+def test_a_large_file_replaces_nothing_that_came_or_changed_since_the_import_began(
+    at: str, there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world = store("first")
+    if there:
+        world.agent("alice").put("/memory/shared/big.bin", b"before")
+
+    class Meanwhile(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "write":
+                bob = door(world, "bob")
+                if there and at != "big.bin":
+                    bob.call("remove", path="/memory/shared/big.bin")
+                if at != "none":
+                    bob.call("write", path=f"/memory/shared/{at}", data=b"of bob")
+            return super().call(method, **arguments)
+
+    run = Import(Meanwhile(door(world, "alice").memory), "/memory/shared", replacing=True)
+    report = run.run(iter([Record("big.bin", b"x" * 1500)]))
+    new = at == "none" and not there
+    assert (report.added, len(report.refused)) == (new, not new), report
+    left = {name: each.data for name, each in exported(world, "bob", "/memory/shared").items() if each.data is not None}
+    assert left == ({"big.bin": b"x" * 1500} if new else {} if at == "none" else {at: b"of bob"})
+
+
 def test_what_is_refused_half_way_leaves_nothing(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
     world = store("first")
