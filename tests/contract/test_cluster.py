@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_daemon.main import cli
 from avmfs_daemon.sharing import Forgetting
+from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
+from avmfs.cli.main import avm
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
@@ -85,6 +88,24 @@ def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: Memo
         cluster.leave(a, log, "a")
     with pytest.raises(Exists):
         cluster.init(a, log, "a")
+
+
+def test_sources_that_each_host_may_have_otherwise_are_said(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mounts.yaml").write_text("mounts: []\n")
+    (tmp_path / "config.yaml").write_text(
+        "store: {log: postgresql://h/d}\nproviders:\n"
+        " - {pattern: '/live/docs/*', handler: file, config: {root: /srv/docs}}\n"
+        " - {pattern: '/live/price/{name}', handler: http, config: {url: 'https://h/${name}'}}\n"
+    )
+    monkeypatch.setattr("avmfs.cli.keeping.shared_log", lambda settings: log)
+    runner, where = CliRunner(), {"AVM_CONFIG_DIR": str(tmp_path), "AVM_RUNTIME_DIR": str(tmp_path)}
+    (tmp_path / "config.yaml").chmod(0o600)
+    for command, words in ((avm, ["cluster", "init"]), (avm, ["cluster", "join"]), (cli, ["check"])):
+        done = runner.invoke(command, words, env={**where, "AVM_DATA_DIR": str(tmp_path / words[-1])})
+        assert done.exit_code == 0, done.output
+        assert ("/live/docs" in done.stderr) == (words != ["cluster", "init"]) and "/live/price" not in done.stderr
 
 
 def test_who_leaves_is_forgotten_by_no_log_but_its_own(tmp_path: Path, log: MemoryLog) -> None:
