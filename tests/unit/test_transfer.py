@@ -396,10 +396,24 @@ def test_a_file_called_as_what_a_folder_has_beside_is_not_lost_unsaid(store: Ope
         alice.put(f"/memory/shared/{name}", text)
     alice.memory.submit("set_tags", node=alice.node("/memory/shared/z.txt").id, add=["t"], remove=[], replace=False)
     records = exporting.records(door(first, "alice"), "/memory/shared")
-    with pytest.raises(Invalid, match="all is exported but this file"):
+    with pytest.raises(Invalid, match=r"all is exported but \.avm\.jsonl: "):
         formats.writers()["markdown"].call(tmp_path / "out", records)
     assert brought(second, "alice", "markdown", tmp_path / "out", "/memory/shared").added == 2
     assert exported(second, "alice", "/memory/shared")["z.txt"].tags == ("t",)
+
+
+def test_a_file_whose_name_another_has_on_this_disk_is_not_lost_unsaid(tmp_path: Path) -> None:
+    """As ``A.md`` has that of ``a.md`` on a disk where the case of letters says nothing."""
+    records = [
+        *(Record("a.md", data) for data in (b"1", b"2")),
+        Record("a.md/in.md", b"3"),
+        Record("a.md"),
+        Record("z"),
+    ]
+    with pytest.raises(Invalid, match=r"all is exported but a\.md, a\.md/in\.md, a\.md: "):
+        formats.writers()["markdown"].call(tmp_path / "out", iter(records))
+    read: Any = formats.readers()["markdown"].call(tmp_path / "out")
+    assert [(each.path, each.data) for each in read] == [("z", None), ("a.md", b"1")]
 
 
 def repository(world: World, path: str, at: Path) -> Callable[..., bytes]:
