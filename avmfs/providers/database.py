@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +26,9 @@ from avmfs.store.schema.tables import APPLICATION_ID
 Rows = list[Any]
 STEPS: Final = 10_000  # of SQLite's machine between two looks at the clock
 _READING: Final = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+
+_looked: Final[dict[tuple[int, int], bool]] = {}  # by device and inode
+_looking: Final = threading.Lock()
 
 
 class SqliteHandler(BaseHandler):
@@ -64,10 +68,7 @@ class SqliteHandler(BaseHandler):
     def _rows(self, query: str, context: Context) -> tuple[Names, Rows]:
         if not self._database.is_file():
             raise StoreFailed("no such database")
-        with self._database.open("rb", buffering=0) as file:
-            head = file.read(72)
-        # A second descriptor on a database that this process has open would drop SQLite's locks on it.
-        if head[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+        if _is_store(self._database):  # which this process has open, by another SQLite
             raise Invalid("config.database: this is a store of avmfs")
         deadline, late = time.monotonic() + context.timeout_s, False
 
@@ -98,6 +99,19 @@ class SqliteHandler(BaseHandler):
             raise StoreFailed(f"the query fails: {e}") from None
         finally:
             db.close()
+
+
+def _is_store(database: Path) -> bool:
+    """Looked up once, before the first query there: who closes a file drops all locks that this process has on it, and
+    SQLite's are among them, which keep others from writing below a query."""
+    found = database.stat()
+    at = found.st_dev, found.st_ino
+    if at not in _looked:
+        with _looking:
+            if at not in _looked:  # nobody was faster
+                with database.open("rb", buffering=0) as file:
+                    _looked[at] = file.read(72)[68:72] == APPLICATION_ID.to_bytes(4, "big")
+    return _looked[at]
 
 
 def _plain(value: Any) -> Any:

@@ -7,8 +7,11 @@ import http.server
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from avmfs import paths
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed, TimedOut, TooBig
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
+from avmfs.store.schema.database import prepare
 
 
 def read(
@@ -214,6 +218,39 @@ def test_a_query_binds_what_is_asked(database: Path) -> None:
 def test_a_query_only_reads_and_ends(database: Path, query: str, outcome: type[AvmError]) -> None:
     with pytest.raises(outcome):
         read("sqlite", {"database": str(database), "query": query}, outcome=outcome)
+
+
+def test_a_query_beside_another_leaves_it_its_locks(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    class Paused(sqlite3.Connection):
+        def execute(self, *given: Any) -> sqlite3.Cursor:
+            found = super().execute(*given)  # its first row is read
+            if threading.current_thread() is first:
+                inside.set()
+                go.wait()
+            return found
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Paused))
+    config = {"database": str(database), "query": "select at from price order by at"}
+    first = threading.Thread(target=read, args=("sqlite", config), daemon=True)
+    writes = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0).executescript('delete from price')"
+    command = [sys.executable, "-c", writes, str(database)]
+    first.start()
+    inside.wait()
+    assert read("sqlite", config) == b'{"at": 3}\n{"at": 7}\n'
+    beside = subprocess.run(command, capture_output=True, text=True)
+    go.set()
+    first.join()
+    assert "database is locked" in beside.stderr
+    subprocess.run(command, check=True)
+
+
+def test_a_store_of_avmfs_is_no_database_for_it(tmp_path: Path) -> None:
+    prepare(tmp_path / "avm.db")
+    for _ in range(2):
+        with pytest.raises(Invalid, match="a store of avmfs"):
+            read("sqlite", {"database": str(tmp_path / "avm.db"), "query": "select 1"})
 
 
 def test_files_stay_below_their_root(tmp_path: Path) -> None:
