@@ -318,6 +318,18 @@ def test_a_secret_is_nowhere_shown() -> None:
         context.fill("${ABSENT}")
 
 
+@pytest.mark.parametrize("said", [("a", 1, "x" * 280), ("a", 5000, "z"), ("y" * 30_000, 1000, "z")])
+def test_no_part_of_a_secret_is_in_what_a_program_said(said: tuple[str, int, str]) -> None:
+    """Whatever is cut off before it or behind it."""
+    secret = "".join(map(chr, range(48, 88)))
+    program = "import os, sys; a, n, b = sys.argv[1:]; sys.exit(a + os.environ['KEY'] * int(n) + b)"
+    config = {"command": [sys.executable, "-c", program, *map(str, said)], "env": {"KEY": "${KEY}"}}
+    with pytest.raises(StoreFailed) as failed:
+        read("script", config, {"KEY": secret})
+    assert not [at for at in range(33) if secret[at : at + 8] in str(failed.value)], failed.value
+    assert "status 1" in str(failed.value) and (said[2] != "x" * 280 or said[2] in str(failed.value))
+
+
 def test_a_program_brings_a_handler_of_its_own() -> None:
     class Redis(BaseHandler):
         def read(self, path: str, context: Context) -> str:
