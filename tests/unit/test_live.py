@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -214,6 +215,20 @@ def test_names_that_readers_make_up_do_not_fill_the_disk(
     monkeypatch.setattr(mirroring, "MOST_BYTES", 3)
     desk.live.appear(ALICE, (b"live", b"last"))
     assert [each["name"] for each in desk.door.call("entries", path="/live")] == ["last"]
+
+
+def test_the_values_of_a_parameter_are_listed_as_names(tmp_path: Path, counted: type[Counted]) -> None:
+    values = {"symbol": ("NVDA", "AMD"), "day": ("mon",)}
+    one = Provider("/live/prices/{symbol}.json", "counted", values=values)
+    given = settings(one, replace(one, pattern="/live/of-{day}/{symbol}"))
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)) as door:
+        for where, names in (
+            ("prices", ["AMD.json", "NVDA.json"]),
+            ("", ["of-mon", "prices"]),
+            ("of-mon", ["AMD", "NVDA"]),
+        ):
+            assert [each["name"] for each in door.call("entries", path=f"/live/{where}")] == names
+        assert door.call("read", path="/live/prices/NVDA.json")["data"] == b"1\n"
 
 
 def test_what_no_provider_has_any_more_goes(tmp_path: Path, counted: type[Counted]) -> None:
