@@ -34,7 +34,7 @@ _looking: Final = threading.Lock()
 class SqliteHandler(BaseHandler):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self._database = Path(os.path.expanduser(text_of(config, "database")))
+        self._database = text_of(config, "database")
         self._query = text_of(config, "query")
         self._format = config.get("format", "json")
         if self._format not in ("json", "csv"):
@@ -66,9 +66,10 @@ class SqliteHandler(BaseHandler):
         return [str(row[0]) for row in self._rows(text_of(self.config, "search"), asked)[1]]
 
     def _rows(self, query: str, context: Context) -> tuple[Names, Rows]:
-        if not self._database.is_file():
+        database = Path(os.path.expanduser(replace(context, params={}).fill(self._database)))  # no path says which
+        if not database.is_file():
             raise StoreFailed("no such database")
-        if _is_store(self._database):  # which this process has open, by another SQLite
+        if _is_store(database):  # which this process has open, by another SQLite
             raise Invalid("config.database: this is a store of avmfs")
         deadline, late = time.monotonic() + context.timeout_s, False
 
@@ -77,7 +78,7 @@ class SqliteHandler(BaseHandler):
             late = time.monotonic() > deadline
             return late
 
-        db = sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True, timeout=context.timeout_s)
+        db = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=context.timeout_s)
         try:
             db.set_progress_handler(look, STEPS)
             db.set_authorizer(

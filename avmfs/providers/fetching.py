@@ -274,7 +274,8 @@ class Fetcher:
         self._submit("mirror_names", path=[*parts], names=good, source=NAMES, until=until, whole=whole)
 
     def _listed(self, source: Source, parts: tuple[bytes, ...], fixed: int) -> list[str] | None:
-        context = replace(source.context(parts), params={"*": paths.text(b"/".join(parts[fixed:]))})
+        above = paths.parameters(source.provider.pattern.rpartition("/")[0], parts[:fixed]) or {}
+        context = replace(source.context(parts), params={**above, "*": paths.text(b"/".join(parts[fixed:]))})
         try:
             return source.call(context, lambda handler: handler.list(context.path, context))
         except Exception as e:  # as in _fetch

@@ -29,7 +29,7 @@ _BUILT_IN: Final = {
 _OF_ONE_HOST: Final = ("file", "script", "sqlite", "plugin")
 _TTL_S: Final = {"file": 1.0, "script": 10.0, "sqlite": 5.0}
 DEFAULT_TTL_S: Final = 60.0
-_PLACE: Final = re.compile(r"\$\{(file:[^}]+|[A-Za-z_][A-Za-z0-9_]*|\*)\}")
+PLACE: Final = re.compile(r"\$\{(file:[^}]+|[A-Za-z_][A-Za-z0-9_]*|\*)\}")
 _HIDDEN: Final = "***"
 Names = list[str]
 _registered: dict[str, type[BaseHandler]] = {}
@@ -69,7 +69,7 @@ class Context:
             self.secrets.add(secret)
             return secret
 
-        return _PLACE.sub(value, text)
+        return PLACE.sub(value, text)
 
     def safe(self, said: str) -> str:
         """A text in which no secret stands."""

@@ -231,6 +231,17 @@ def test_the_values_of_a_parameter_are_listed_as_names(tmp_path: Path, counted: 
         assert door.call("read", path="/live/prices/NVDA.json")["data"] == b"1\n"
 
 
+def test_a_directory_is_listed_by_what_its_own_path_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("red/a.txt", "red/b.txt", "blue/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.setenv("team", "blue")
+    provider = Provider("/live/{team}/{name}", "file", {"path": f"{tmp_path}/${{team}}/${{name}}"})
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", settings(provider), "alice", embeddings=False)) as door:
+        assert door.call("read", path="/live/red/a.txt")["data"] == b"red/a.txt"
+        assert [each["name"] for each in door.call("entries", path="/live/red")] == ["a.txt", "b.txt"]
+
+
 def test_what_no_provider_has_any_more_goes(tmp_path: Path, counted: type[Counted]) -> None:
     given = settings(Provider("/live/{name}", "counted"), Provider("/other/deep/{name}", "counted"))
     for number, (providers, seen) in enumerate([(given, {"live", "other"}), (settings(given.providers[1]), {"other"})]):

@@ -272,6 +272,59 @@ def test_files_stay_below_their_root(tmp_path: Path) -> None:
     assert sorted(find_handler("file")(config).list("/live", context) or ()) == ["a.txt", "sub/"]
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"root": "${HOME}/docs"},
+        {"root": "${DOCS}"},
+        {"root": "~/docs"},
+        {"path": "${HOME}/docs/${name}"},
+        {"path": "${HOME}/${KIND}/${name}"},
+        {"path": "${HOME}/${folder}/${name}"},
+    ],
+)
+def test_the_environment_says_where_files_are(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.txt").write_text("here")
+    (tmp_path / "secret").write_text("secret")
+    environ = {"HOME": str(tmp_path), "DOCS": f"{tmp_path}/docs", "KIND": "docs", "name": "none"}
+    known: dict[str, Any] = {"folder": "docs"} if "folder" in str(config) else {}
+    for value in ("../secret", "..", "/etc/passwd"):
+        with pytest.raises(OSError):
+            read("file", config, environ, **known, **star(value), name=value)
+    assert read("file", config, environ, **known, **star("a.txt"), name="a.txt") == b"here"
+    context = Context("/live", {**known, "*": ""}, 2.0, 100, environ)
+    assert find_handler("file")(config).list("/live", context) == ["a.txt"]
+
+
+@pytest.mark.parametrize("path", ["${name}", "${name}/x", "${NOWHERE}/${name}", "${RELATIVE}/${name}"])
+def test_a_parameter_is_no_beginning_of_a_path(path: str) -> None:
+    for value in ("etc", "/etc/passwd"):
+        with pytest.raises(Invalid):
+            read("file", {"path": path}, {"RELATIVE": "a"}, name=value)
+
+
+def test_the_environment_says_which_database_and_a_path_does_not(database: Path) -> None:
+    config = {"database": "${HOME}/d.db", "query": "select at from price where symbol = :symbol"}
+    assert read("sqlite", config, {"HOME": str(database.parent)}, symbol="NVDA") == b"7\n"
+    with pytest.raises(Invalid, match="folder"):
+        read("sqlite", {**config, "database": "${folder}/d.db"}, folder=str(database.parent), symbol="NVDA")
+
+
+def test_the_environment_says_which_host_and_a_path_does_not() -> None:
+    with server() as (url, seen):
+        config = {"url": "${API_BASE}/p/${symbol}"}
+        assert read("http", config, {"API_BASE": url, "symbol": "x"}, symbol="NVDA") == b"fine"
+        assert [path for path, _ in seen] == ["/p/NVDA"]
+        for bad in ("${symbol}/p", "${API_BASE}${symbol}/p", "${API_BASE}.${symbol}/p", "${NOTHING}${symbol}/p"):
+            with pytest.raises(Invalid, match="host"):
+                read("http", {"url": bad}, {"API_BASE": url, "NOTHING": ""}, symbol=url)
+        assert len(seen) == 1
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o600, 0o640, 0o666])
 def test_a_file_that_is_written_keeps_its_mode(tmp_path: Path, mode: int) -> None:
     run = tmp_path / "run.sh"
