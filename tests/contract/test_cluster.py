@@ -25,6 +25,7 @@ from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.replicated import ReplicatedApplier
+from avmfs.trust import Trusted
 from tests.contract.memory_log import MemoryLog, MemoryServer
 from tests.equal_stores import differing
 
@@ -160,11 +161,18 @@ def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_sn
     shared(b, log, "three.md")
 
 
-def test_a_host_with_other_rules_does_not_join(tmp_path: Path, log: MemoryLog) -> None:
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (Policy.from_words([("/memory/*", "ro", None)], "none"), "permissions"),
+        (Policy(POLICY.rules, POLICY.default, trusted=[Trusted("web", "/*", "quarantine")]), "trust"),
+    ],
+)
+def test_a_host_with_other_rules_does_not_join(other: Policy, named: str, tmp_path: Path, log: MemoryLog) -> None:
     made(tmp_path / "a" / "avm.db", log)
     b = tmp_path / "b" / "avm.db"
-    with pytest.raises(Invalid, match="other rules"):
-        cluster.join(b, log, Policy.from_words([("/memory/*", "ro", None)], "none"))
+    with pytest.raises(Invalid, match=f"other rules.*`{named}`"):
+        cluster.join(b, log, other)
     assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
     cluster.join(b, log, POLICY)
 
