@@ -315,13 +315,14 @@ class Memory:
         with self.reading() as reader:
             return self._moves(reader, source, target)
 
-    def rename(self, old: bytes, new: bytes, flags: int = 0) -> None:
-        """One rename(2) by path. Missing parent directories of ``new`` are made."""
+    def rename(self, old: bytes, new: bytes, instead_of: bytes | None = None) -> None:
+        """One rename(2) by path, ``instead_of`` as the store's. Missing parent directories of ``new`` are made."""
         self.make_directories(self.real_parts(new)[:-1])
         with self.reading() as reader:
             here, name = self._entry(reader, old)
             there, new_name = self._entry(reader, new)
-        self.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
+        only = {} if instead_of is None else {"instead_of": instead_of}
+        self.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, **only)
 
     def make_directories(self, parts: tuple[bytes, ...]) -> None:
         """mkdir -p."""

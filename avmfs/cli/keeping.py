@@ -21,6 +21,7 @@ from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
 from avmfs.cli.session import asking, confirm, locations, show, working
 from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.localtime import LocalZone, minute
+from avmfs.providers.handler import apart
 from avmfs.store.backup import archive, cluster
 from avmfs.store.backup.archive import Backup
 from avmfs.store.sharedlog.engines import host_name, shared_log
@@ -192,6 +193,8 @@ def join_() -> None:
     with log_of_settings() as (log, settings):
         kept = settings.audit.anchors or anchors.beside(path)
         at = cluster.join(path, log, Policy.from_settings(settings), kept)
+        for said in apart(settings.providers):
+            click.echo(visible(f"avm: {said}"), err=True)
     show({"cluster": at.cluster, "record": at.number}, f"joined at record {at.number}; avm-daemon start\n")
 
 

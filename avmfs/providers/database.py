@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,11 +27,14 @@ Rows = list[Any]
 STEPS: Final = 10_000  # of SQLite's machine between two looks at the clock
 _READING: Final = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 
+_looked: Final[dict[tuple[int, int], bool]] = {}  # by device and inode
+_looking: Final = threading.Lock()
+
 
 class SqliteHandler(BaseHandler):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self._database = Path(os.path.expanduser(text_of(config, "database")))
+        self._database = text_of(config, "database")
         self._query = text_of(config, "query")
         self._format = config.get("format", "json")
         if self._format not in ("json", "csv"):
@@ -62,12 +66,10 @@ class SqliteHandler(BaseHandler):
         return [str(row[0]) for row in self._rows(text_of(self.config, "search"), asked)[1]]
 
     def _rows(self, query: str, context: Context) -> tuple[Names, Rows]:
-        if not self._database.is_file():
+        database = Path(os.path.expanduser(replace(context, params={}).fill(self._database)))  # no path says which
+        if not database.is_file():
             raise StoreFailed("no such database")
-        with self._database.open("rb", buffering=0) as file:
-            head = file.read(72)
-        # A second descriptor on a database that this process has open would drop SQLite's locks on it.
-        if head[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+        if _is_store(database):  # which this process has open, by another SQLite
             raise Invalid("config.database: this is a store of avmfs")
         deadline, late = time.monotonic() + context.timeout_s, False
 
@@ -76,7 +78,7 @@ class SqliteHandler(BaseHandler):
             late = time.monotonic() > deadline
             return late
 
-        db = sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True, timeout=context.timeout_s)
+        db = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=context.timeout_s)
         try:
             db.set_progress_handler(look, STEPS)
             db.set_authorizer(
@@ -98,6 +100,19 @@ class SqliteHandler(BaseHandler):
             raise StoreFailed(f"the query fails: {e}") from None
         finally:
             db.close()
+
+
+def _is_store(database: Path) -> bool:
+    """Looked up once, before the first query there: who closes a file drops all locks that this process has on it, and
+    SQLite's are among them, which keep others from writing below a query."""
+    found = database.stat()
+    at = found.st_dev, found.st_ino
+    if at not in _looked:
+        with _looking:
+            if at not in _looked:  # nobody was faster
+                with database.open("rb", buffering=0) as file:
+                    _looked[at] = file.read(72)[68:72] == APPLICATION_ID.to_bytes(4, "big")
+    return _looked[at]
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +28,7 @@ from avmfs.store.store import Store
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_PARAMETER: Final = re.compile(r"\{([^}]*)\}")
 SLOTS: Final = 8  # calls of one provider that are under way
 RETRY_S: Final = 5.0  # before a source that failed is asked again
 NAMES_S: Final = 3600.0  # at most, before a directory is listed again
@@ -243,8 +245,8 @@ class Fetcher:
             if "{" not in step and step != "*":
                 names.add(paths.raw(step + tail))
                 continue
-            name = step[1:-1] if step[0] == "{" and step.endswith("}") else ""
-            found = [*provider.values.get(name, ())]
+            before, name, after = [*_PARAMETER.split(step), "", ""][:3]
+            found = [before + each + after for each in provider.values.get(name, ())]
             listed = None if tail else self._listed(source, parts, len(steps) - 1)
             whole = whole and listed is not None
             names |= {paths.raw(each + tail) for each in (*found, *(listed or ()))}
@@ -253,7 +255,8 @@ class Fetcher:
         self._submit("mirror_names", path=[*parts], names=good, source=NAMES, until=until, whole=whole)
 
     def _listed(self, source: Source, parts: tuple[bytes, ...], fixed: int) -> list[str] | None:
-        context = replace(source.context(parts), params={"*": paths.text(b"/".join(parts[fixed:]))})
+        above = paths.parameters(source.provider.pattern.rpartition("/")[0], parts[:fixed]) or {}
+        context = replace(source.context(parts), params={**above, "*": paths.text(b"/".join(parts[fixed:]))})
         try:
             return source.call(context, lambda handler: handler.list(context.path, context))
         except Exception as e:  # as in _fetch

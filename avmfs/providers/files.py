@@ -1,7 +1,8 @@
 """The handler ``file``: files of this machine below one directory.
 
 ``path`` names one, with parameters, or ``root`` a directory that the rest of the path lies in (``*``). Nothing leads
-out of the directory before the first parameter: every step is opened in the one before, and no symlink is followed.
+out of the directory before the first parameter, which configuration and environment say: every step is opened in the
+one before, and no symlink is followed.
 """
 
 from __future__ import annotations
@@ -15,20 +16,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from avmfs.errors import Denied, Invalid, NotFound, TooBig
-from avmfs.providers.handler import BaseHandler, Context, Names, text_of
+from avmfs.providers.handler import PLACE, BaseHandler, Context, Names, text_of
 
+_RELATIVE = "config.path, config.root: expected an absolute path"
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileHandler(BaseHandler):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        whole = f"{text_of(config, 'root').rstrip('/')}/${{*}}" if "root" in config else text_of(config, "path")
-        head = re.split(r"\$\{(?!file:)", whole, maxsplit=1)[0]
-        self._root = os.path.expanduser(head.rpartition("/")[0] or "/")
-        self._below = whole[head.rindex("/") + 1 if "/" in head else 0 :]
-        if not os.path.isabs(self._root):
-            raise Invalid("config.path, config.root: expected an absolute path")
+        self._whole = f"{text_of(config, 'root').rstrip('/')}/${{*}}" if "root" in config else text_of(config, "path")
+        if not os.path.isabs(os.path.expanduser(self._whole)) and not self._whole.startswith("${"):
+            raise Invalid(_RELATIVE)
 
     def read(self, path: str, context: Context) -> bytes:
         with self._opened(context, os.O_RDONLY | os.O_NONBLOCK) as (descriptor, _, _):
@@ -43,7 +42,7 @@ class FileHandler(BaseHandler):
                 return file.read(context.max_bytes + 1)
 
     def write(self, path: str, data: bytes, context: Context) -> None:
-        with self._directory(context) as (directory, name):
+        with self._directory(context, self._whole) as (directory, name):
             new = f".{secrets.token_hex(8)}.new"
             before = _file(name, directory)
             mode = 0o644 if before is None else 0o600  # until it is known whose it is
@@ -62,33 +61,31 @@ class FileHandler(BaseHandler):
             os.fsync(directory)
 
     def list(self, path: str, context: Context) -> Names | None:
-        if self._below != "${*}" and not re.fullmatch(r"\$\{\w+\}", self._below):
+        above, _, last = self._whole.rpartition("/")
+        if not re.fullmatch(r"\$\{(\*|\w+)\}", last):
             return None
-        inside = context.params.get("*", "")
-        place = self._opened(context, os.O_RDONLY) if inside else self._start()
-        with place as (descriptor, _, _), os.scandir(descriptor) as entries:
+        if last == "${*}" and context.params.get("*"):
+            above = self._whole
+        with self._directory(context, f"{above}/x") as (place, _), os.scandir(place) as entries:
             return [
                 each.name + ("/" if each.is_dir(follow_symlinks=False) else "")
                 for each in entries
-                if each.is_file(follow_symlinks=False) or (self._below == "${*}" and each.is_dir(follow_symlinks=False))
+                if each.is_file(follow_symlinks=False) or (last == "${*}" and each.is_dir(follow_symlinks=False))
             ]
 
     @contextlib.contextmanager
-    def _start(self) -> Iterator[tuple[int, int, str]]:
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield descriptor, descriptor, ""
-        finally:
-            os.close(descriptor)
-
-    @contextlib.contextmanager
-    def _directory(self, context: Context) -> Iterator[tuple[int, str]]:
-        """The directory that the file is in, and its name."""
-        *steps, name = context.fill(self._below).split("/")
+    def _directory(self, context: Context, text: str) -> Iterator[tuple[int, str]]:
+        """The directory that the file is in which a text of the configuration names, and the file's name."""
+        at = next((each.start() for each in PLACE.finditer(text) if each[1] in context.params), len(text))
+        root, slash, start = os.path.expanduser(context.fill(text[:at])).rpartition("/")
+        if not os.path.isabs(root + slash):
+            raise Invalid(_RELATIVE)
+        *steps, name = (start + context.fill(text[at:])).split("/")
         if any(step in ("", ".", "..") or "\0" in step for step in (*steps, name)):
             raise NotFound("no such file")
         with contextlib.ExitStack() as stack:
-            place = stack.enter_context(self._start())[0]
+            place = os.open(root + slash, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, place)
             for step in steps:
                 place = os.open(step, _STEP, dir_fd=place)
                 stack.callback(os.close, place)
@@ -96,7 +93,7 @@ class FileHandler(BaseHandler):
 
     @contextlib.contextmanager
     def _opened(self, context: Context, flags: int) -> Iterator[tuple[int, int, str]]:
-        with self._directory(context) as (directory, name):
+        with self._directory(context, self._whole) as (directory, name):
             descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             try:
                 yield descriptor, directory, name

@@ -8,12 +8,14 @@ neither store nor tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
+
+from avmfs_config import Provider
 
 from avmfs.errors import Invalid, NotSupported
 
@@ -24,9 +26,10 @@ _BUILT_IN: Final = {
     "sqlite": ("avmfs.providers.database", "SqliteHandler"),
     "plugin": ("avmfs.providers.plugin", "PluginHandler"),
 }
+_OF_ONE_HOST: Final = ("file", "script", "sqlite", "plugin")
 _TTL_S: Final = {"file": 1.0, "script": 10.0, "sqlite": 5.0}
 DEFAULT_TTL_S: Final = 60.0
-_PLACE: Final = re.compile(r"\$\{(file:[^}]+|[A-Za-z_][A-Za-z0-9_]*|\*)\}")
+PLACE: Final = re.compile(r"\$\{(file:[^}]+|[A-Za-z_][A-Za-z0-9_]*|\*)\}")
 _HIDDEN: Final = "***"
 Names = list[str]
 _registered: dict[str, type[BaseHandler]] = {}
@@ -66,7 +69,7 @@ class Context:
             self.secrets.add(secret)
             return secret
 
-        return _PLACE.sub(value, text)
+        return PLACE.sub(value, text)
 
     def safe(self, said: str) -> str:
         """A text in which no secret stands."""
@@ -130,6 +133,16 @@ def find_handler(name: str) -> type[BaseHandler]:
 def ttl_of(handler: str, ttl: float | None) -> float:
     """Seconds for which an answer holds."""
     return _TTL_S.get(handler, DEFAULT_TTL_S) if ttl is None else ttl
+
+
+def apart(providers: Iterable[Provider]) -> Iterator[str]:
+    """Of each whose source the hosts of one store may have otherwise, what to do about it."""
+    for each in providers:
+        if each.handler in _OF_ONE_HOST:
+            yield (
+                f"provider {each.pattern}: what one host fetches all hosts show, and what it does not find goes on all:"
+                f" the source of {each.handler} has to be the same on each"
+            )
 
 
 def text_of(config: Mapping[str, Any], key: str) -> str:

@@ -74,7 +74,10 @@ class ScriptHandler(BaseHandler):
             self._running.discard(child)
             hooks.end(child)
         if status != 0:
-            raise StoreFailed(f"{command[0]}: {hooks.ended(status, said)}")
+            shown = context.safe(said.decode("utf-8", "replace"))  # before it is cut, or half a secret would be left
+            if len(said) >= hooks.SAID_BYTES * 4:  # cut already, at its end
+                shown = shown[: -max([1, *map(len, context.secrets)])]
+            raise StoreFailed(f"{command[0]}: {hooks.ended(status, shown.encode())}")
         return out
 
 

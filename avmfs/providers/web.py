@@ -34,9 +34,8 @@ class HttpHandler(BaseHandler):
         self._exchange(str(self.config.get("method", "PUT")), data, context)
 
     def _exchange(self, method: str, body: bytes, context: Context) -> bytes:
-        scheme, mark, rest = self._url.partition("://")
-        host = scheme + mark + rest.partition("/")[0]
-        if any(f"${{{name}}}" in host for name in context.params):
+        scheme, mark, rest = context.fill(self._url, lambda value: "\0").partition("://")
+        if "\0" in scheme + mark + rest.partition("/")[0]:
             raise Invalid("config.url: a parameter of the path cannot choose the host")
         url = context.fill(self._url, lambda value: quote(value, safe="/", errors="surrogateescape"))
         headers = {name: context.fill(value, _for_header) for name, value in self._headers.items()}

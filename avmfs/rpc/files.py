@@ -212,8 +212,14 @@ def remove(
 
 
 @method
-def move(memory: Memory, source: str, target: str, dry_run: bool = False) -> dict[str, Any]:
-    """{"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be."""
+def move(
+    memory: Memory, source: str, target: str, dry_run: bool = False, instead_of: bytes | None = None
+) -> dict[str, Any]:
+    """{"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be. With ``instead_of`` one path becomes
+    just the other, in the place of the file of that SHA-256 alone, else Stale, or (b"") of nothing, else Exists."""
+    if instead_of is not None and not dry_run:
+        memory.rename(paths.raw(source), paths.raw(target), instead_of)
+        return {"moved": [[source, target]]}
     moved = memory.moves(source, target) if dry_run else memory.move(source, target)
     return {"moved": [[paths.text(old), paths.text(new)] for old, new in moved]}
 

@@ -228,7 +228,7 @@ class Import:
             for number, (record, where, item) in enumerate(waiting):
                 try:
                     if record.data is not None and len(record.data) > PIECE:
-                        self._lay(where, record.data, item, item.pop("instead_of", None) is not None)
+                        self._lay(where, record.data, item, item.pop("instead_of", b""))
                     elif record.data is not None:
                         item["data"] = record.data
                 except AvmError as e:
@@ -248,9 +248,9 @@ class Import:
             self._links.append((where, record))
             self.report.became.append((_name(record), where, "added" if new else "updated"))
 
-    def _lay(self, where: str, data: bytes, item: dict[str, Any], over: bool) -> None:
+    def _lay(self, where: str, data: bytes, item: dict[str, Any], instead_of: bytes) -> None:
         """What is too large for one call comes under another name, limited as it is to be, and takes its own when it is
-        whole; a file that it goes ``over`` is limited before."""
+        whole; a file that it comes ``instead_of`` is limited before."""
         folder, name = posixpath.split(where)
         beside, mode = f"{folder}/.{name}.importing", item["mode"]
         with suppress(NotFound):  # of an import that was cut off
@@ -260,10 +260,10 @@ class Import:
             self._put(path=beside, data=data[:PIECE], mode=writable, shared=item["shared"])
             for offset in range(PIECE, len(data), PIECE):
                 self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode="append")
-            if over and item["shared"] is not None:
+            if instead_of and item["shared"] is not None:
                 self._door.call("locate", path=where)  # or it would be made as a directory
                 self._put(path=where, shared=item["shared"])
-            self._door.call("move", source=beside, target=where)
+            self._door.call("move", source=beside, target=where, instead_of=instead_of)
         except AvmError:
             with suppress(NotFound):
                 self._door.call("remove", path=beside, permanently=True)

@@ -6,6 +6,7 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 
 import re
 from functools import partial
+from itertools import product
 
 from avmfs_config.agent_id import check_agent_id
 from avmfs_config.consolidate import DIGEST, DigestSettings, check_key, endpoint, read_consolidate
@@ -99,6 +100,10 @@ def _providers(value: Value) -> tuple[Provider, ...]:
             raise value.child(index).child("pattern").error(f"already used by {value.child(earlier).key}")
         for name in provider.values.keys() - set(_PLACEHOLDER.findall(provider.pattern)):
             raise value.child(index).child("values").error(f"the pattern has no placeholder {name!r}")
+        for name, step in product(provider.values, provider.pattern.split("/")):
+            if f"{{{name}}}" in step and (step.count("{") > 1 or "*" in step):
+                said = f"the part of the pattern with {{{name}}} has more that is not fixed: {step!r}"
+                raise value.child(index).child("values").error(said)
     return providers
 
 

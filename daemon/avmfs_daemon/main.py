@@ -16,7 +16,7 @@ import click
 
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError
-from avmfs.providers.handler import find_handler
+from avmfs.providers.handler import apart, find_handler
 from avmfs.text.escapes import visible
 from avmfs_daemon.cli_context import Failure, complain, paths_and_environ
 from avmfs_daemon.setup import COMMANDS
@@ -122,7 +122,8 @@ def check() -> None:
     if problems:
         sys.exit(1)
     unmade = False
-    for provider in avmfs_config.load_settings(paths.config_file, environ).providers:
+    settings = avmfs_config.load_settings(paths.config_file, environ)
+    for provider in settings.providers:
         try:
             find_handler(provider.handler)(provider.config)
         except AvmError as e:
@@ -130,6 +131,8 @@ def check() -> None:
             unmade = True
     if unmade:
         sys.exit(1)
+    for said in apart(settings.providers) if settings.store.log is not None else ():
+        click.echo(visible(f"config.yaml: {said}"), err=True)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
     click.echo(visible(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}"))
 

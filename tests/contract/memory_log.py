@@ -78,7 +78,11 @@ class MemoryLog:
     def head(self) -> int:
         return self._asked().newest
 
-    def append(self, record: Record) -> None:
+    def has(self, number: int, token: bytes) -> bool:
+        with self._asked().changed:
+            return not token or all(token == each.token for each in self._server.records if each.number == number)
+
+    def append(self, record: Record, last: bytes = b"") -> None:
         server = self._asked()
         try:
             if server.losing("before"):
@@ -86,7 +90,7 @@ class MemoryLog:
             if server.losing("neither"):
                 raise InDoubt("the link was cut")
             with server.changed:
-                if record.number != server.newest + 1:
+                if record.number != server.newest + 1 or not self.has(server.newest, last):
                     raise Overtaken("another record has that number")
                 server.records.append(record)
                 server.newest = record.number

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_daemon.main import cli
 from avmfs_daemon.sharing import Forgetting
+from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
+from avmfs.cli.main import avm
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
@@ -22,6 +25,7 @@ from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.replicated import ReplicatedApplier
+from avmfs.trust import Trusted
 from tests.contract.memory_log import MemoryLog, MemoryServer
 from tests.equal_stores import differing
 
@@ -87,6 +91,24 @@ def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: Memo
         cluster.init(a, log, "a")
 
 
+def test_sources_that_each_host_may_have_otherwise_are_said(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mounts.yaml").write_text("mounts: []\n")
+    (tmp_path / "config.yaml").write_text(
+        "store: {log: postgresql://h/d}\nproviders:\n"
+        " - {pattern: '/live/docs/*', handler: file, config: {root: /srv/docs}}\n"
+        " - {pattern: '/live/price/{name}', handler: http, config: {url: 'https://h/${name}'}}\n"
+    )
+    monkeypatch.setattr("avmfs.cli.keeping.shared_log", lambda settings: log)
+    runner, where = CliRunner(), {"AVM_CONFIG_DIR": str(tmp_path), "AVM_RUNTIME_DIR": str(tmp_path)}
+    (tmp_path / "config.yaml").chmod(0o600)
+    for command, words in ((avm, ["cluster", "init"]), (avm, ["cluster", "join"]), (cli, ["check"])):
+        done = runner.invoke(command, words, env={**where, "AVM_DATA_DIR": str(tmp_path / words[-1])})
+        assert done.exit_code == 0, done.output
+        assert ("/live/docs" in done.stderr) == (words != ["cluster", "init"]) and "/live/price" not in done.stderr
+
+
 def test_who_leaves_is_forgotten_by_no_log_but_its_own(tmp_path: Path, log: MemoryLog) -> None:
     a, other = made(tmp_path / "a" / "avm.db", log), MemoryLog(MemoryServer())
     made(tmp_path / "b" / "avm.db", other)
@@ -139,11 +161,18 @@ def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_sn
     shared(b, log, "three.md")
 
 
-def test_a_host_with_other_rules_does_not_join(tmp_path: Path, log: MemoryLog) -> None:
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (Policy.from_words([("/memory/*", "ro", None)], "none"), "permissions"),
+        (Policy(POLICY.rules, POLICY.default, trusted=[Trusted("web", "/*", "quarantine")]), "trust"),
+    ],
+)
+def test_a_host_with_other_rules_does_not_join(other: Policy, named: str, tmp_path: Path, log: MemoryLog) -> None:
     made(tmp_path / "a" / "avm.db", log)
     b = tmp_path / "b" / "avm.db"
-    with pytest.raises(Invalid, match="other rules"):
-        cluster.join(b, log, Policy.from_words([("/memory/*", "ro", None)], "none"))
+    with pytest.raises(Invalid, match=f"other rules.*`{named}`"):
+        cluster.join(b, log, other)
     assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
     cluster.join(b, log, POLICY)
 

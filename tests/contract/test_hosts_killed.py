@@ -37,7 +37,7 @@ from tests.links import Link
 
 KILLS = int(os.environ.get("AVM_HOST_KILLS", "4"))
 REPLIES = int(os.environ.get("AVM_HOST_REPLIES", "1"))
-APPEND = 330  # bytes: all else that a writer asks its log is shorter
+APPEND = 400  # bytes: all else that a writer asks its log is shorter
 LIMIT_S = 300.0
 PAUSE_S = 0.01
 

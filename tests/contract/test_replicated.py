@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import Peer
-from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier, ReplicatedWriter
+from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier, ReplicatedWriter, _Follower
 from avmfs.store.writer.request import parse
 from avmfs.store.writer.wal_sync import WalSync
 from tests.contract.memory_log import MemoryLog, MemoryServer
@@ -339,7 +339,17 @@ def test_a_log_that_has_lost_what_was_applied_here_is_not_written_to(hosts: Host
     a.close()
 
 
-def test_what_follows_another_record_than_the_one_applied_here_is_not_applied(hosts: Hosts) -> None:
+class AtOnce:
+    """A writer that has nothing else to do."""
+
+    def call(self, work: Callable[[], None]) -> None:
+        work()
+
+
+@pytest.mark.parametrize("more", [["other.md"], ["other.md", "three.md"]])
+def test_nothing_follows_another_record_than_the_one_applied_here(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
     """Though it would fit by its number, and by its rows."""
     a, b = hosts.open("a"), hosts.open("b")
     write(a, "one.md", b"1")
@@ -347,13 +357,28 @@ def test_what_follows_another_record_than_the_one_applied_here_is_not_applied(ho
     b.resolve()
     write(a, "two.md", b"2")
     lose_last(hosts)
-    write(b, "other.md", b"2")
-    write(b, "three.md", b"3")
-    with pytest.raises(StoreFailed, match="does not follow what this host has"):
+    for name in more:
+        write(b, name, b"2")
+    newest = hosts.server.newest
+    with pytest.raises(StoreFailed, match="has lost records"):
         write(a, "four.md", b"4")
-    assert names(a) == ["one.md", "two.md"]
+    assert names(a) == ["one.md", "two.md"] and a.down is not None and hosts.server.newest == newest
+    monkeypatch.setattr("avmfs.store.writer.replicated.HEARTBEAT_S", 0.0)
+    follower = _Follower(AtOnce(), a, MemoryLog(hosts.server), lambda figures: None)  # type: ignore[arg-type]
+    follower.settled = True
+    with pytest.raises(StoreFailed, match="has lost records"):
+        follower._round()
+    assert a.down is not None, "nor is it there again for a moment"
     hosts.opened.remove(a)
     a.close()
+
+
+def test_a_host_whose_last_record_was_cut_goes_on(hosts: Hosts) -> None:
+    a = hosts.open("a")
+    write(a, "one.md", b"1")
+    MemoryLog(hosts.server).put_snapshot(a.number, "a", [b""])
+    write(a, "two.md", b"2")
+    assert names(a) == ["one.md", "two.md"]
 
 
 def test_rules_of_the_host_that_changed_them_last_hold_everywhere(hosts: Hosts) -> None:

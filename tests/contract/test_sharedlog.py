@@ -82,6 +82,29 @@ def test_only_the_next_number_is_taken(opened: Opened, number: int) -> None:
     append(log, b"4")  # the baton was given back, and the connection can be used
 
 
+def test_a_record_is_known_by_its_token_and_what_follows_another_one_is_not_taken(opened: Opened) -> None:
+    log, (first, second, other) = opened(), (record(1), record(2), record(1))
+    for known in (False, True):
+        log.take(0 if known else None)
+        assert log.has(0, b"") and log.has(1, first.token)
+        log.give()
+    log.append(first)
+    for asked in (log, opened()):
+        for after in (None, 1):
+            assert after is None or asked.take(after) == 1
+            assert asked.has(1, first.token) and asked.has(1, b"") and not asked.has(1, other.token)
+        with pytest.raises(Overtaken):
+            asked.append(second, other.token)
+    log.take()
+    log.append(second, first.token)
+    log.take()
+    log.append(record(3))
+    log.put_snapshot(3, "a", [b"x"])
+    assert log.take(3) == 3 and log.has(3, other.token), "nobody can tell"
+    log.append(record(4), other.token)
+    assert log.head() == 4
+
+
 def test_the_baton_is_held_by_one_at_a_time(opened: Opened) -> None:
     one, other = opened(), opened()
     one.take()

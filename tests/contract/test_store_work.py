@@ -47,6 +47,22 @@ def test_only_the_operator_brings_what_lies_outside(world: World) -> None:
     assert world.names(ALICE, "/live") == ["deeper"]
 
 
+def test_what_is_a_directory_at_the_source_now_or_a_file_is_one_here(world: World) -> None:
+    source = {"source": "s", "until": 0}
+    listed: dict[str, object] = {"path": [b"live"], **source}
+    for _ in range(2):
+        world.do(OPERATOR, "mirror", path=[b"live", b"x"], data=b"1", **source)
+        world.do(OPERATOR, "mirror_names", names=[b"x/"], **listed)  # as its directory lists it
+        world.do(OPERATOR, "mirror", path=[b"live", b"x", b"deep", b"y"], data=b"2", **source)
+        world.do(OPERATOR, "mirror_names", names=[b"x"], **listed)
+        assert world.bytes(ALICE, "/live/x") == b"" and world.rows("select path from live") == [(b"/live",)]
+        world.do(OPERATOR, "mirror_names", path=[b"live", b"x"], names=None, **source)  # as reading it finds
+        assert world.names(ALICE, "/live/x") == []
+        world.do(OPERATOR, "mirror", path=[b"live", b"x"], data=b"3", **source)
+        world.do(OPERATOR, "mirror", path=[b"live", b"x", b"y"], data=b"4", **source)
+        assert world.bytes(ALICE, "/live/x/y") == b"4"
+
+
 def test_an_index_is_written_by_whose_it_is_and_by_nobody_else(world: World) -> None:
     note = {"path": [b"src", b"x.py.md"], "data": b"# src/x.py\n"}
     assert world.do(ALICE, "write_index", project=b"house", items=[note]) == {"written": 1}

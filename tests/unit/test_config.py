@@ -287,6 +287,13 @@ def test_provider_config_keeps_plain_data_as_written(settings_of: Any) -> None:
             "providers: [{pattern: '/{a}/{a}', handler: x}]",
             "providers[0].pattern: the same placeholder twice",
         ),
+        *(
+            (
+                f"providers: [{{pattern: '/a/{step}', handler: x, values: {{b: [c]}}}}]",
+                "providers[0].values: the part of the pattern with {b} has more that is not fixed",
+            )
+            for step in ("{a}-{b}", "{b}.{c}", "{b}*")
+        ),
         (
             "providers: [{pattern: /a, handler: x}, {pattern: /a, handler: y}]",
             "providers[1].pattern: already used by providers[0]",

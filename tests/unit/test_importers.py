@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +427,54 @@ def test_what_is_no_json_is_refused_with_its_place(text: str, tmp_path: Path) ->
     for format in ("chatgpt", "claude", "mem0"):
         with pytest.raises(Invalid, match="no JSON"):
             list(formats.readers()[format].call(tmp_path / "conversations.json"))  # type: ignore[call-overload]
+
+
+def odd_ones(said: Any) -> Iterator[Any]:
+    """It with each value in it replaced by each kind of another one."""
+    yield from (None, True, 5, -1e400, "x", [1], [[1]], {"a": 1})
+    if isinstance(said, dict | list):
+        for key, value in [*said.items()] if isinstance(said, dict) else [*enumerate(said)]:
+            for odd in odd_ones(value):
+                yield {**said, key: odd} if isinstance(said, dict) else [*said[:key], odd, *said[key + 1 :]]
+
+
+_SAID: dict[str, Any] = {
+    "author": {"role": "user"},
+    "metadata": {"k": 1},
+    "create_time": 1.5,
+    "content": {"parts": ["tea"]},
+}
+_ENTITY = {"name": "tea", "entityType": "drink", "observations": ["green"]}
+
+
+@pytest.mark.parametrize(
+    ("format", "one"),
+    [
+        ("chatgpt", {"id": "c", "title": "Tea", "create_time": 1, "current_node": "a", "mapping": {"a": {"parent": None, "message": _SAID}, "b": {"parent": "a", "message": _SAID}}}),
+        ("claude", {"uuid": "u", "name": "Tea", "created_at": "2026-01-16", "chat_messages": [{"sender": "human", "text": "tea", "content": [{"text": "tea"}], "attachments": [{"file_name": "x", "extracted_content": "y"}]}]}),
+        ("mem0", {"id": "1", "memory": "tea", "created_at": "2026-01-16", "metadata": {"k": 1}, "categories": ["a"], "agent_id": "bot"}),
+    ],
+)  # fmt: skip
+def test_no_odd_record_ends_an_import(format: str, one: Any, tmp_path: Path) -> None:
+    """Neither what is said of it nor what it says: what is beside it comes."""
+    odd = [*odd_ones(one)]
+    (tmp_path / "it.json").write_text(json.dumps([*odd, one]))
+    read: Any = formats.readers()[format].call(tmp_path / "it.json")
+    *others, last = read
+    assert len(others) == len(odd) and isinstance(last, Record) and b"tea" in (last.data or b"")
+
+
+def test_no_odd_entity_or_relation_ends_an_import(tmp_path: Path) -> None:
+    relation = {"from": "tea", "to": "tea", "relationType": "is"}
+    texts = [json.dumps(odd) for odd in odd_ones({"entities": [_ENTITY], "relations": [relation]})]
+    good = json.dumps({"type": "entity", "name": "mate"})
+    for one in ({"type": "entity", **_ENTITY}, {"type": "relation", **relation}):
+        texts += [f"{json.dumps(odd)}\n{'[' * 100_000}\n{good}" for odd in odd_ones(one)]
+    for text in texts:
+        (tmp_path / "memory.json").write_text(text)
+        read: Any = formats.readers()["server-memory"].call(tmp_path / "memory.json")
+        found = {each.path for each in read if isinstance(each, Record)}
+        assert "mate.md" in found or good not in text, text
 
 
 def test_ten_thousand_are_imported_in_few_calls(store: Open, tmp_path: Path) -> None:

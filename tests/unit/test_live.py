@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -214,6 +215,31 @@ def test_names_that_readers_make_up_do_not_fill_the_disk(
     monkeypatch.setattr(mirroring, "MOST_BYTES", 3)
     desk.live.appear(ALICE, (b"live", b"last"))
     assert [each["name"] for each in desk.door.call("entries", path="/live")] == ["last"]
+
+
+def test_the_values_of_a_parameter_are_listed_as_names(tmp_path: Path, counted: type[Counted]) -> None:
+    values = {"symbol": ("NVDA", "AMD"), "day": ("mon",)}
+    one = Provider("/live/prices/{symbol}.json", "counted", values=values)
+    given = settings(one, replace(one, pattern="/live/of-{day}/{symbol}"))
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)) as door:
+        for where, names in (
+            ("prices", ["AMD.json", "NVDA.json"]),
+            ("", ["of-mon", "prices"]),
+            ("of-mon", ["AMD", "NVDA"]),
+        ):
+            assert [each["name"] for each in door.call("entries", path=f"/live/{where}")] == names
+        assert door.call("read", path="/live/prices/NVDA.json")["data"] == b"1\n"
+
+
+def test_a_directory_is_listed_by_what_its_own_path_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("red/a.txt", "red/b.txt", "blue/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.setenv("team", "blue")
+    provider = Provider("/live/{team}/{name}", "file", {"path": f"{tmp_path}/${{team}}/${{name}}"})
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", settings(provider), "alice", embeddings=False)) as door:
+        assert door.call("read", path="/live/red/a.txt")["data"] == b"red/a.txt"
+        assert [each["name"] for each in door.call("entries", path="/live/red")] == ["a.txt", "b.txt"]
 
 
 def test_what_no_provider_has_any_more_goes(tmp_path: Path, counted: type[Counted]) -> None:

@@ -7,8 +7,11 @@ import http.server
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from avmfs import paths
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed, TimedOut, TooBig
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
+from avmfs.store.schema.database import prepare
 
 
 def read(
@@ -216,6 +220,39 @@ def test_a_query_only_reads_and_ends(database: Path, query: str, outcome: type[A
         read("sqlite", {"database": str(database), "query": query}, outcome=outcome)
 
 
+def test_a_query_beside_another_leaves_it_its_locks(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    class Paused(sqlite3.Connection):
+        def execute(self, *given: Any) -> sqlite3.Cursor:
+            found = super().execute(*given)  # its first row is read
+            if threading.current_thread() is first:
+                inside.set()
+                go.wait()
+            return found
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Paused))
+    config = {"database": str(database), "query": "select at from price order by at"}
+    first = threading.Thread(target=read, args=("sqlite", config), daemon=True)
+    writes = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0).executescript('delete from price')"
+    command = [sys.executable, "-c", writes, str(database)]
+    first.start()
+    inside.wait()
+    assert read("sqlite", config) == b'{"at": 3}\n{"at": 7}\n'
+    beside = subprocess.run(command, capture_output=True, text=True)
+    go.set()
+    first.join()
+    assert "database is locked" in beside.stderr
+    subprocess.run(command, check=True)
+
+
+def test_a_store_of_avmfs_is_no_database_for_it(tmp_path: Path) -> None:
+    prepare(tmp_path / "avm.db")
+    for _ in range(2):
+        with pytest.raises(Invalid, match="a store of avmfs"):
+            read("sqlite", {"database": str(tmp_path / "avm.db"), "query": "select 1"})
+
+
 def test_files_stay_below_their_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "sub").mkdir(parents=True)
@@ -233,6 +270,59 @@ def test_files_stay_below_their_root(tmp_path: Path) -> None:
         read("file", config, **star("sub"))
     context = Context("/live", {"*": ""}, 2.0, 100, {})
     assert sorted(find_handler("file")(config).list("/live", context) or ()) == ["a.txt", "sub/"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"root": "${HOME}/docs"},
+        {"root": "${DOCS}"},
+        {"root": "~/docs"},
+        {"path": "${HOME}/docs/${name}"},
+        {"path": "${HOME}/${KIND}/${name}"},
+        {"path": "${HOME}/${folder}/${name}"},
+    ],
+)
+def test_the_environment_says_where_files_are(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.txt").write_text("here")
+    (tmp_path / "secret").write_text("secret")
+    environ = {"HOME": str(tmp_path), "DOCS": f"{tmp_path}/docs", "KIND": "docs", "name": "none"}
+    known: dict[str, Any] = {"folder": "docs"} if "folder" in str(config) else {}
+    for value in ("../secret", "..", "/etc/passwd"):
+        with pytest.raises(OSError):
+            read("file", config, environ, **known, **star(value), name=value)
+    assert read("file", config, environ, **known, **star("a.txt"), name="a.txt") == b"here"
+    context = Context("/live", {**known, "*": ""}, 2.0, 100, environ)
+    assert find_handler("file")(config).list("/live", context) == ["a.txt"]
+
+
+@pytest.mark.parametrize("path", ["${name}", "${name}/x", "${NOWHERE}/${name}", "${RELATIVE}/${name}"])
+def test_a_parameter_is_no_beginning_of_a_path(path: str) -> None:
+    for value in ("etc", "/etc/passwd"):
+        with pytest.raises(Invalid):
+            read("file", {"path": path}, {"RELATIVE": "a"}, name=value)
+
+
+def test_the_environment_says_which_database_and_a_path_does_not(database: Path) -> None:
+    config = {"database": "${HOME}/d.db", "query": "select at from price where symbol = :symbol"}
+    assert read("sqlite", config, {"HOME": str(database.parent)}, symbol="NVDA") == b"7\n"
+    with pytest.raises(Invalid, match="folder"):
+        read("sqlite", {**config, "database": "${folder}/d.db"}, folder=str(database.parent), symbol="NVDA")
+
+
+def test_the_environment_says_which_host_and_a_path_does_not() -> None:
+    with server() as (url, seen):
+        config = {"url": "${API_BASE}/p/${symbol}"}
+        assert read("http", config, {"API_BASE": url, "symbol": "x"}, symbol="NVDA") == b"fine"
+        assert [path for path, _ in seen] == ["/p/NVDA"]
+        for bad in ("${symbol}/p", "${API_BASE}${symbol}/p", "${API_BASE}.${symbol}/p", "${NOTHING}${symbol}/p"):
+            with pytest.raises(Invalid, match="host"):
+                read("http", {"url": bad}, {"API_BASE": url, "NOTHING": ""}, symbol=url)
+        assert len(seen) == 1
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o600, 0o640, 0o666])
@@ -279,6 +369,18 @@ def test_a_secret_is_nowhere_shown() -> None:
     assert context.safe("answered: hush-hush") == "answered: ***"
     with pytest.raises(Invalid, match="not set"):
         context.fill("${ABSENT}")
+
+
+@pytest.mark.parametrize("said", [("a", 1, "x" * 280), ("a", 5000, "z"), ("y" * 30_000, 1000, "z")])
+def test_no_part_of_a_secret_is_in_what_a_program_said(said: tuple[str, int, str]) -> None:
+    """Whatever is cut off before it or behind it."""
+    secret = "".join(map(chr, range(48, 88)))
+    program = "import os, sys; a, n, b = sys.argv[1:]; sys.exit(a + os.environ['KEY'] * int(n) + b)"
+    config = {"command": [sys.executable, "-c", program, *map(str, said)], "env": {"KEY": "${KEY}"}}
+    with pytest.raises(StoreFailed) as failed:
+        read("script", config, {"KEY": secret})
+    assert not [at for at in range(33) if secret[at : at + 8] in str(failed.value)], failed.value
+    assert "status 1" in str(failed.value) and (said[2] != "x" * 280 or said[2] in str(failed.value))
 
 
 def test_a_program_brings_a_handler_of_its_own() -> None:

@@ -261,6 +261,34 @@ def test_a_large_file_that_is_limited_is_so_from_its_first_piece_on(
     assert (got["big.bin"].mode, got["big.bin"].shared) == (record.mode, record.shared)
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("at", ["big.bin", "big.bin/in.md", "none"])
+def test_a_large_file_replaces_nothing_that_came_or_changed_since_the_import_began(
+    at: str, there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world = store("first")
+    if there:
+        world.agent("alice").put("/memory/shared/big.bin", b"before")
+
+    class Meanwhile(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "write":
+                bob = door(world, "bob")
+                if there and at != "big.bin":
+                    bob.call("remove", path="/memory/shared/big.bin")
+                if at != "none":
+                    bob.call("write", path=f"/memory/shared/{at}", data=b"of bob")
+            return super().call(method, **arguments)
+
+    run = Import(Meanwhile(door(world, "alice").memory), "/memory/shared", replacing=True)
+    report = run.run(iter([Record("big.bin", b"x" * 1500)]))
+    new = at == "none" and not there
+    assert (report.added, len(report.refused)) == (new, not new), report
+    left = {name: each.data for name, each in exported(world, "bob", "/memory/shared").items() if each.data is not None}
+    assert left == ({"big.bin": b"x" * 1500} if new else {} if at == "none" else {at: b"of bob"})
+
+
 def test_what_is_refused_half_way_leaves_nothing(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
     world = store("first")
@@ -384,10 +412,24 @@ def test_a_file_called_as_what_a_folder_has_beside_is_not_lost_unsaid(store: Ope
         alice.put(f"/memory/shared/{name}", text)
     alice.memory.submit("set_tags", node=alice.node("/memory/shared/z.txt").id, add=["t"], remove=[], replace=False)
     records = exporting.records(door(first, "alice"), "/memory/shared")
-    with pytest.raises(Invalid, match="all is exported but this file"):
+    with pytest.raises(Invalid, match=r"all is exported but \.avm\.jsonl: "):
         formats.writers()["markdown"].call(tmp_path / "out", records)
     assert brought(second, "alice", "markdown", tmp_path / "out", "/memory/shared").added == 2
     assert exported(second, "alice", "/memory/shared")["z.txt"].tags == ("t",)
+
+
+def test_a_file_whose_name_another_has_on_this_disk_is_not_lost_unsaid(tmp_path: Path) -> None:
+    """As ``A.md`` has that of ``a.md`` on a disk where the case of letters says nothing."""
+    records = [
+        *(Record("a.md", data) for data in (b"1", b"2")),
+        Record("a.md/in.md", b"3"),
+        Record("a.md"),
+        Record("z"),
+    ]
+    with pytest.raises(Invalid, match=r"all is exported but a\.md, a\.md/in\.md, a\.md: "):
+        formats.writers()["markdown"].call(tmp_path / "out", iter(records))
+    read: Any = formats.readers()["markdown"].call(tmp_path / "out")
+    assert [(each.path, each.data) for each in read] == [("z", None), ("a.md", b"1")]
 
 
 def repository(world: World, path: str, at: Path) -> Callable[..., bytes]:

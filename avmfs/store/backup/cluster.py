@@ -135,7 +135,7 @@ def _joined(new: Path, cluster: str, rules: Policy) -> Position:
             if rules.joined(stored_people(db)).plain != db.execute(_IN_FORCE).get:
                 raise Invalid(
                     "config.yaml says other rules than are in force in the shared store: make `permissions`,"
-                    " `default_access`, `agents` and `providers` the same as on the others"
+                    " `default_access`, `trust`, `agents` and `providers` the same as on the others"
                 )
             at = replace(at, rules="")
             place(db, at)

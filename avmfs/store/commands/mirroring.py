@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Invalid, NotDirectory, OverQuota
+from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, versions, writing
 from avmfs.store.schema.tables import ROOT
@@ -36,19 +36,13 @@ def mirror(
     _check(tx, path)
     if by:
         tx.who = replace(tx.who, name=by[0], route=by[1])
-    directory = _directory(tx, path[:-1])
-    found = namespace.occupant(tx, directory, path[-1])
-    if found is not None and found.kind is not Kind.FILE:
-        _clear(tx, directory, found)
-        found = None
+    found = _standing(tx, _directory(tx, path[:-1]), path[-1], Kind.FILE)
     where = paths.join(tuple(path))
     tx.db.execute(
         "insert or replace into live(path, source, fetched, until, error, searched, size) values(?, ?, ?, ?, '', ?, ?)",
         (where, source, tx.now, until, int(searched), len(data)),
     )
     _make_room(tx)
-    if found is None:
-        found = _make(tx, directory, path[-1], Kind.FILE)
     node, newest = versions.to_write(tx, found.id)
     if newest.number and node.size == len(data) and versions.whole(tx, node) == data:
         return {"node": node.id, "changed": False}
@@ -90,8 +84,7 @@ def mirror_names(
         if len(wanted) > MOST:
             raise OverQuota(f"a live directory has {MOST} names at most")
         for name, deeper in wanted.items():
-            if tx.child(directory.id, name) is None:
-                _make(tx, directory, name, Kind.DIRECTORY if deeper else Kind.FILE)
+            _standing(tx, directory, name, Kind.DIRECTORY if deeper else Kind.FILE)
         rows: list[Any] = tx.db.execute("select id, name from node where parent = ?", (directory.id,)).fetchall()
         for node, name in rows if whole else ():
             if bytes(name) not in wanted:
@@ -126,9 +119,7 @@ def follow_patterns(tx: Tx, patterns: list[str]) -> None:
     for pattern in patterns:
         fixed = paths.fixed_part(pattern)
         if paths.matches(pattern, fixed):
-            directory = _directory(tx, [*fixed[:-1]])
-            if tx.child(directory.id, fixed[-1]) is None:
-                _make(tx, directory, fixed[-1], Kind.FILE)
+            _standing(tx, _directory(tx, [*fixed[:-1]]), fixed[-1], Kind.FILE)
         else:
             _directory(tx, [*fixed])
 
@@ -143,15 +134,17 @@ def _check(tx: Tx, path: list[bytes]) -> None:
 def _directory(tx: Tx, path: list[bytes]) -> Node:
     directory = tx.node(ROOT)
     for name in path:
-        found = tx.child(directory.id, name)
-        if found is not None and found.kind is not Kind.DIRECTORY:
-            raise NotDirectory(path=paths.text(paths.join(tuple(path))))
-        directory = found or _make(tx, directory, name, Kind.DIRECTORY)
+        directory = _standing(tx, directory, name, Kind.DIRECTORY)
     return directory
 
 
-def _make(tx: Tx, directory: Node, name: bytes, kind: Kind) -> Node:
-    return namespace.make(tx, directory, name, kind, 0o755 if kind is Kind.DIRECTORY else 0o644)
+def _standing(tx: Tx, directory: Node, name: bytes, kind: Kind) -> Node:
+    """What has that name, made where it is not there. What is of another kind goes: the source has it so no more."""
+    found = tx.child(directory.id, name)
+    if found is not None and found.kind is not kind:
+        _clear(tx, directory, found)
+        found = None
+    return found or namespace.make(tx, directory, name, kind, 0o755 if kind is Kind.DIRECTORY else 0o644)
 
 
 def _make_room(tx: Tx) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from avmfs import paths
-from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, scoping, versions
 from avmfs.store.rows.log_ops import BESIDE, ORPHANED
@@ -31,8 +31,11 @@ _BELOW = """with recursive below(id, deep, long) as (
 
 
 @command(native=True)
-def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> dict[str, Any]:
-    """Move a node; atomically replace what stands there. A replaced file's document continues."""
+def rename(
+    tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, instead_of: bytes | None = None
+) -> dict[str, Any]:
+    """Move a node; atomically replace what stands there. A replaced file's document continues. ``instead_of``: the
+    SHA-256 of the file that is to be replaced, Stale where another stands there or none; b"": nothing, as NOREPLACE."""
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
         raise Invalid(f"rename flags {flags}")
     here, source = namespace.entry(tx, parent, name)
@@ -47,9 +50,11 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
     if flags & EXCHANGE:
         return _exchange(tx, here, source, there, new_name, target)
     replaced: Node | None = None  # whose document goes on in the source, which is another node then
+    if target is not None and (flags & NOREPLACE or instead_of == b"" or target.scope not in tx.visible):
+        raise Exists(path=paths.text(new_name))
+    if instead_of and (target is None or versions.digest(tx, target) != instead_of):
+        raise Stale("it has changed since it was read", paths.text(new_name))
     if target is not None:
-        if flags & NOREPLACE or target.scope not in tx.visible:
-            raise Exists(path=paths.text(new_name))
         tx.visible.require(target.scope, paths.text(new_name))
         if _last_backup(here, source, there, target):
             namespace.remove(tx, there, target)

@@ -57,8 +57,11 @@ _READ: Final = (
     " (select * from avm_record where number > {} order by number limit {}) as next) as sized"
     f" where upto - octet_length(data) < {READ_BYTES} order by number"
 )
+_TOKEN: Final = "select token from avm_record where number = {}"
 _APPEND: Final = """
-with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
+with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 and not exists
+               (select 1 from avm_record where number = %(number)s - 1 and token <> %(last)s and %(last)s <> '')
+               returning 1),
      record as (insert into avm_record(number, token, host, data)
                 select %(number)s, %(token)s, %(host)s, %(data)s from baton returning number)
 select number, pg_notify((select 'avm_' || cluster from avm_baton), number::text) from record
@@ -73,7 +76,7 @@ class PostgresLog:
         self._address, self._host, self._call_s = address, host, call_s
         self._db: psycopg.Connection[Any] | None = None
         self._listening = self._settled = False
-        self._ahead: tuple[int, list[Record]] = 0, []  # what came with the baton, above a number
+        self._ahead: tuple[int, bytes | None, list[Record]] = 0, None, []  # came with the baton: a number's, and above
         self._heard = 0  # the newest number, as this connection has heard while it listens
         self._watch = _Watch()
 
@@ -93,27 +96,37 @@ class PostgresLog:
         return str(self._baton("cluster"))
 
     def take(self, after: int | None = None) -> int:
-        ask = _TAKE if after is None else f"{_TAKE}; {_READ.format(after, _AHEAD)}"
-        self._ahead = 0, []
+        ask = _TAKE if after is None else f"{_TAKE}; {_TOKEN.format(after)}; {_READ.format(after, _AHEAD)}"
+        self._ahead = 0, None, []
         with self._asking(HELD_S + self._call_s) as db:
             found = db.execute(ask.encode(), prepare=False)
             found.nextset()
             newest = int(_one(found))
             if after is not None:
                 found.nextset()
-                self._ahead = after, _records(found)
+                token = found.fetchone()
+                found.nextset()
+                self._ahead = after, token and bytes(token[0]), _records(found)
             return newest
 
     def head(self) -> int:
         return int(self._baton("newest"))
 
-    def append(self, record: Record) -> None:
+    def has(self, number: int, token: bytes) -> bool:
+        had, found, _ = self._ahead
+        if had != number:
+            with self._asking() as db:
+                row = db.execute(_TOKEN.format("%s").encode(), (number,), binary=True).fetchone()
+                found = row and bytes(row[0])
+        return not token or found in (None, token)
+
+    def append(self, record: Record, last: bytes = b"") -> None:
         sent = False
         try:
             with self._asking() as db:
                 with db.pipeline():  # both on one way: whoever waits for the baton waits for each way of ours
                     sent = True
-                    appended = db.execute(_APPEND, record._asdict())
+                    appended = db.execute(_APPEND, {**record._asdict(), "last": last})
                     db.execute("commit")
                 if appended.fetchone() is None:
                     raise Overtaken(f"record {record.number} is another host's")
@@ -133,7 +146,7 @@ class PostgresLog:
                 db.execute("rollback")
 
     def read(self, after: int, most: int) -> list[Record]:
-        (had, ahead), self._ahead = self._ahead, (0, [])
+        (had, _, ahead), self._ahead = self._ahead, (0, None, [])
         if ahead and had == after:
             return ahead[:most]
         with self._asking() as db:

@@ -1,9 +1,11 @@
 """What a shared log is, whatever engine keeps it. tests/contract/test_sharedlog.py holds each of them to this.
 
 Records are numbered from 1 without a gap. Who appends says which number the record has to get, so that a host that has
-missed one cannot write as if it had not (fencing). The *baton* is held by one host at a time, from ``take`` to
-``append`` or ``give``, and ends with its connection: it spares hosts from colliding, and what is right does not hang on
-it. An object is one connection, for one thread at a time; it connects when it is first asked, and anew after a failure.
+missed one cannot write as if it had not (fencing), and the token of the one before it, so that a host which has another
+one of that number, as where the log has lost its end, cannot either. The *baton* is held by one host at a time, from
+``take`` to ``append`` or ``give``, and ends with its connection: it spares hosts from colliding, and what is right does
+not hang on it. An object is one connection, for one thread at a time; it connects when it is first asked, and anew
+after a failure.
 """
 
 from __future__ import annotations
@@ -66,15 +68,20 @@ class SharedLog(Protocol):
         """The id that it was made with. Raises NotFound when there is none yet."""
 
     def take(self, after: int | None = None) -> int:
-        """Wait for the baton, then return the newest number, 0 where there is none. ``after``: the ``read`` that comes
-        next asks for what follows that number, and needs no way of its own."""
+        """Wait for the baton, then return the newest number, 0 where there is none. ``after``: the ``has`` that comes
+        next asks for that number, and the ``read`` for what follows it, and they need no way of their own."""
 
     def head(self) -> int:
         """Return the newest number, 0 where there is none."""
 
-    def append(self, record: Record) -> None:
-        """With the baton, which it gives back in any case. Durable once it returns. Raises Overtaken when the number is
-        not the one that follows the newest, InDoubt."""
+    def has(self, number: int, token: bytes) -> bool:
+        """Return whether that is the token of the record of this number, for all that can be told: one that was cut may
+        have had it, and b"" is any."""
+
+    def append(self, record: Record, last: bytes = b"") -> None:
+        """With the baton, which it gives back in any case. Durable once it returns. ``last``: the token of the one that
+        it follows, as ``has`` takes it. Raises Overtaken when that, or the number, does not follow the newest,
+        InDoubt."""
 
     def give(self) -> None:
         """Give the baton back. Never raises."""

@@ -33,7 +33,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, ReadOnly, StoreFailed
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.log_ops import Event
-from avmfs.store.rows.log_position import place
+from avmfs.store.rows.log_position import Position, place
 from avmfs.store.rows.nodes import LogRow
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import tables
@@ -175,7 +175,7 @@ class ReplicatedApplier(Applier):
         """Raises Overtaken or Unreachable when the log has not got it, InDoubt when that cannot be known now."""
         began = time.monotonic()
         try:
-            self._log.append(record)
+            self._log.append(record, bytes.fromhex(self.replica.at.last))
         except Unreachable as e:
             if time.monotonic() - began > QUICK_S:  # who waits for an answer has waited long enough
                 self.down = e
@@ -194,7 +194,7 @@ class ReplicatedApplier(Applier):
         while True:
             try:
                 if self._log.take() < record.number:
-                    self._log.append(record)
+                    self._log.append(record, bytes.fromhex(self.replica.at.last))
                     return
                 found = self._log.read(record.number - 1, 1)
                 self._log.give()
@@ -222,14 +222,15 @@ class ReplicatedApplier(Applier):
         while True:
             try:
                 newest = self._asked()  # ways while nobody else can have the baton are dear: records come with it
-                self.require(newest, self.number)
+                self.require(self._log, newest, self.replica.at)
                 if self.number < newest <= self.number + AT_ONCE:
                     self.follow(self._log.read(self.number, AT_ONCE), newest)
                 if self.number == newest:
                     self._unapplied = False
                     return
                 self._log.give()  # nobody is to wait for what is more
-                self._catch_up(newest)
+                while self.number < newest:
+                    self.follow(self._log.read(self.number, AT_ONCE), newest)
             except AvmError as e:
                 self._log.give()
                 self.down = e
@@ -244,17 +245,12 @@ class ReplicatedApplier(Applier):
                 raise
             return self._log.take(self.number)  # a link that was cut while nobody used it
 
-    def _catch_up(self, newest: int) -> None:
-        self.require(newest, self.number)
-        while self.number < newest:
-            self.follow(self._log.read(self.number, AT_ONCE), newest)
-
-    def require(self, newest: int, had: int) -> None:
-        """Raises StoreFailed where the log ends before what this host had of it."""
-        if newest < had:
+    def require(self, log: SharedLog, newest: int, had: Position) -> None:
+        """Raises StoreFailed where the log ends before what this host had of it, or with another record."""
+        if newest < had.number or (newest == had.number and not log.has(newest, bytes.fromhex(had.last))):
             raise StoreFailed(
-                f"the shared log ends at record {newest}, and this host has {had}: it has lost records, as by a"
-                " failover without synchronous replication; avm cluster join brings this store anew"
+                f"the shared log ends at record {newest}, and this host has {had.number}, or another one: it has lost"
+                " records, as by a failover without synchronous replication; avm cluster join brings this store anew"
             )
 
     def follow(self, records: Sequence[Record], newest: int = 0) -> None:
@@ -446,10 +442,10 @@ class _Follower(threading.Thread):
 
     def _round(self) -> int:
         applier = self._applier
-        had = applier.number
-        newest = self._log.wait(max(had, applier.appended), HEARTBEAT_S)
-        applier.require(newest, had)
-        if applier.down is not None or not self.settled:
+        had = applier.replica.at
+        newest = self._log.wait(max(had.number, applier.appended), HEARTBEAT_S)
+        applier.require(self._log, newest, had)
+        if not self.settled:
             self._in_writer(self._come_up)
         while max(applier.number, applier.appended) < newest and not self._over.is_set():
             if applier.taking:  # it will have them itself
@@ -457,6 +453,8 @@ class _Follower(threading.Thread):
                 continue
             records = self._log.read(applier.number, AT_ONCE)
             self._in_writer(partial(applier.follow, records, newest))
+        if applier.down is not None:
+            self._in_writer(self._come_up)
         if time.monotonic() - self._reported >= HEARTBEAT_S:
             self._reported = time.monotonic()
             self._log.report(applier.host, applier.number, tables.VERSION)

@@ -38,6 +38,5 @@ def parse(item: Any) -> Request | None:
         return None
     if type(command) is not str or type(arguments) is not dict:
         command, arguments = "", {}
-    return Request(
-        number, agent, rights, command, arguments, route, commands.traits(command), split_commit.size(arguments)
-    )
+    size = split_commit.size(arguments)
+    return Request(number, agent, rights, command, arguments, route, commands.traits(command), size)

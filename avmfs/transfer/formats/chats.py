@@ -75,35 +75,39 @@ def _of_claude(place: str, each: dict[str, Any]) -> Record | Refusal:
 
 def _branch(mapping: dict[str, Any], leaf: Any) -> list[str]:
     """From the root to the leaf; without one that is there, to the newest message. A circle ends where it closes."""
-    if leaf not in mapping:
+    if not isinstance(leaf, str) or leaf not in mapping:
         leaf = max(mapping, key=lambda name: _time(mapping[name]), default=None)
     way: list[str] = []
     seen: set[Any] = set()
     while isinstance(leaf, str) and leaf in mapping and leaf not in seen:
         seen.add(leaf)
         way.append(leaf)
-        leaf = mapping[leaf].get("parent") if isinstance(mapping[leaf], dict) else None
+        leaf = _mapping(mapping[leaf]).get("parent")
     return way[::-1]
 
 
 def _time(node: Any) -> float:
-    at = (node.get("message") or {}).get("create_time") if isinstance(node, dict) else None
+    at = _mapping(_mapping(node).get("message")).get("create_time")
     return at if isinstance(at, int | float) else float("-inf")
 
 
 def _message(node: Any) -> tuple[str, int | None, str] | None:
     """Who, when, text; None for what has none, or is hidden from the people who talk."""
-    message = node.get("message") if isinstance(node, dict) else None
-    if not isinstance(message, dict) or not isinstance(message.get("content"), dict):
+    message = _mapping(_mapping(node).get("message"))
+    if _mapping(message.get("metadata")).get("is_visually_hidden_from_conversation"):
         return None
-    if (message.get("metadata") or {}).get("is_visually_hidden_from_conversation"):
-        return None
-    content = message["content"]
-    parts = content.get("parts") if isinstance(content.get("parts"), list) else [content.get("text")]
-    texts = [part if isinstance(part, str) else _other(part) for part in parts if part]
+    content = _mapping(message.get("content"))
+    parts = content.get("parts")
+    told = parts if isinstance(parts, list) else [content.get("text")]
+    texts = [part if isinstance(part, str) else _other(part) for part in told if part]
     text = "\n\n".join(each for each in texts if each.strip())
-    who = (message.get("author") or {}).get("role", "unknown")
+    who = _mapping(message.get("author")).get("role", "unknown")
     return (text_of(who), time_or_none(message.get("create_time")), text) if text else None
+
+
+def _mapping(said: Any) -> dict[str, Any]:
+    """It, or an empty one in the place of what is none: what others keep has odd records in it."""
+    return said if isinstance(said, dict) else {}
 
 
 def _other(part: Any) -> str:

@@ -16,35 +16,35 @@ from avmfs.transfer.record import Record, Refusal, moment, of_plain, plain, time
 
 BESIDE: Final = ".avm.jsonl"
 NOTES: Final = (".md", ".markdown")
+_SHOWN: Final = 20
 
 
 @writer("markdown", "a folder of files, with front matter")
 def write(path: Path, records: Iterator[Record]) -> int:
-    count, left_out = 0, False
+    count, left = 0, list[str]()
     folder = new_folder(path)
     with open(folder / BESIDE, "w", encoding="ascii", opener=private) as beside:
         for record in records:
-            if record.path == BESIDE:
-                left_out = True
+            said, to = plain(record), folder / record.path
+            noted = _noted(record, said)
+            try:
+                if record.data is not None:
+                    make_folder(to.parent)
+                    with open(to, "xb", opener=private) as file:
+                        file.write(record.data if noted is None else noted)
+                    if record.updated is not None:
+                        os.utime(to, ns=(record.updated, record.updated))
+                elif record.target is None:
+                    make_folder(to)
+            except FileExistsError:  # BESIDE, or on this disk A.md is a.md
+                left.append(record.path)
                 continue
             count += 1
-            said, to = plain(record), folder / record.path
-            if record.data is None:
+            if noted is None:
                 beside.write(json.dumps({"path": record.path, "kind": record.kind, **said}, sort_keys=True) + "\n")
-                if record.target is None:
-                    make_folder(to)
-                continue
-            data = _noted(record, said)
-            if data is None:
-                data = record.data
-                beside.write(json.dumps({"path": record.path, "kind": "file", **said}, sort_keys=True) + "\n")
-            make_folder(to.parent)
-            with open(to, "wb", opener=private) as file:
-                file.write(data)
-            if record.updated is not None:
-                os.utime(to, ns=(record.updated, record.updated))
-    if left_out:
-        raise Invalid("all is exported but this file: a folder has other things under that name (tar has it)", BESIDE)
+    if left:
+        names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
+        raise Invalid(f"all is exported but {names}: the folder has another thing under such a name (tar has all)")
     return count
 
 

@@ -67,11 +67,15 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
     data = path.read_bytes().decode("utf-8-sig", "replace")
     try:
         whole = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = None
     if isinstance(whole, dict) and {"entities", "relations"} & whole.keys():
         for key, kind in (("entities", "entity"), ("relations", "relation")):
-            for number, each in enumerate(whole.get(key) or [], 1):
+            listed = whole.get(key) or []
+            if not isinstance(listed, list):
+                yield f"{path.name}: {key}", Refusal(f"{path.name}: {key}", "no list")
+                continue
+            for number, each in enumerate(listed, 1):
                 place = f"{path.name}: {key} {number}"
                 yield place, {**each, "type": kind} if isinstance(each, dict) else Refusal(place, "no object")
         return
@@ -80,6 +84,6 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
             place = f"{path.name}:{number}"
             try:
                 said = json.loads(line)
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 said = Refusal(place, f"no JSON: {e}")
             yield place, said if isinstance(said, dict | Refusal) else Refusal(place, "no object")

@@ -187,6 +187,7 @@ export interface MoveArguments {
   source: string;
   target: string;
   dry_run?: boolean;
+  instead_of?: Bytes | null;
 }
 
 export interface NamesLogArguments {
@@ -664,7 +665,8 @@ export interface Methods {
    */
   make_directory(given: MakeDirectoryArguments): Promise<Json>;
   /**
-   * {"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be.
+   * {"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be. With ``instead_of`` one path becomes
+   * just the other, in the place of the file of that SHA-256 alone, else Stale, or (b"") of nothing, else Exists.
    */
   move(given: MoveArguments): Promise<Json>;
   /**
