@@ -155,14 +155,15 @@ def _audit(store: examine.FrozenStore, kept: Path, known: int) -> list[str]:
 
 
 def _make(done: Repair, image: Path, new: Path, known: int, settings: Settings) -> None:
+    broken: set[str] = set()
     if image.stat().st_size:
-        _, notes = salvage.salvage(image, new)
+        _, broken, notes = salvage.salvage(image, new)
         done.lost += notes
     else:
         database.prepare(new)
     database.prepare(new)  # of this version
     with contextlib.closing(database.connect(new, writable=True)) as db:
-        losing = rebuild.mend(db, known)
+        losing = rebuild.mend(db, known, broken)
     done.missing = losing.missing
     done.lost += losing.gone
     done.kept += losing.kept

@@ -558,6 +558,80 @@ def test_doctor_finds_it_and_repair_saves_the_rest(made: Path, tmp_path: Path, r
     assert run("repair")[1]["state"] == "sound"
 
 
+def at(reader: Any, *names: bytes) -> Any:
+    """The node below /memory."""
+    node = reader.child(tables.ROOT, b"memory")
+    for name in names:
+        assert node is not None, names
+        node = reader.child(node.id, name)
+    return node
+
+
+def everything(path: Path, who: Principal, *names: bytes) -> bytes:
+    store = opened(path)
+    try:
+        with store.reading(who) as reader:
+            node = at(reader, *names)
+            return bytes(reader.read(node.id, 0, node.size))
+    finally:
+        store.close()
+
+
+LOST_AND_FOUND = Principal("lost-and-found")
+FOUND = (b"private", b"lost-and-found", b"lost+found")
+
+
+def found_by(path: Path, beginning: str) -> list[bytes]:
+    """What is in lost+found under such names, in their order."""
+    store = opened(path)
+    try:
+        with store.reading(LOST_AND_FOUND) as reader:
+            nodes = [
+                node for node in reader.children(at(reader, *FOUND).id) if node.name.startswith(beginning.encode())
+            ]
+            return [bytes(reader.read(node.id, 0, node.size)) for node in nodes]
+    finally:
+        store.close()
+
+
+def test_blocks_of_which_nobody_knows_the_file_are_kept_and_files_with_gaps_are_named(clean: Path, run: Run) -> None:
+    page_of(clean, "extent", ZEROS)
+    code, told = run("repair")
+    assert code == 0, told
+    assert any(f"big.bin: bytes 0 to {len(BIG)}, now zeros: a hole, or lost" in line for line in told["lost"]), told
+    assert any("lost+found, as block-" in line for line in told["lost"]), told
+    assert b"".join(found_by(clean, "block-")) == BIG
+    assert everything(clean, ALICE, b"shared", b"big.bin") == bytes(len(BIG))
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
+def test_a_file_whose_end_was_in_a_lost_page_is_named(clean: Path, run: Run) -> None:
+    store = opened(clean)
+    with store.reading(ALICE) as reader:
+        node = at(reader, b"shared", b"big.bin").id
+    store.submit(ALICE, "commit", node=node, handle=None, edits=[["w", len(BIG), b"a line\n"]])
+    store.close()
+    page_of(clean, "tail", NOISE)
+    told = run("repair")[1]
+    assert any(f"big.bin: bytes {len(BIG)} to {len(BIG) + 7}, now zeros" in line for line in told["lost"]), told
+    assert everything(clean, ALICE, b"shared", b"big.bin") == BIG + bytes(7)
+
+
+def test_a_large_file_whose_entry_is_lost_is_in_lost_and_found_as_a_small_one_is(clean: Path, run: Run) -> None:
+    store = opened(clean)
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"unlinked.bin"], data=BIG)
+    store.close()
+    sql(  # what was unlinked and still open is nobody's loss
+        clean,
+        "delete from node where name = cast('big.bin' as blob)",
+        "update node set parent = null where name = cast('unlinked.bin' as blob)",
+    )
+    told = run("repair")[1]
+    assert any(f"the name of {len(BIG)} bytes" in line for line in told["lost"]), told
+    assert found_by(clean, "node-") == [BIG] and not found_by(clean, "block-")
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
 def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Path, run: Run) -> None:
     """The log names them by number: under a number given anew its rows would show to others."""
     agents = [Principal(name) for name in ("carol", "dave", "erin", "frank")]
