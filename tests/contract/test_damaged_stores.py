@@ -632,6 +632,23 @@ def test_a_large_file_whose_entry_is_lost_is_in_lost_and_found_as_a_small_one_is
     assert problems(run) == [] and faults(clean, Policy()) == []
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_large_version_becomes_the_file_whose_newest_bytes_are_lost(clean: Path, run: Run, sparse: bool) -> None:
+    store = opened(clean)
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"file"], data=b"first" * 100)
+    with store.reading(ALICE) as reader:
+        node = at(reader, b"shared", b"file").id
+    edits = [["w", 150_000, b"end"] if sparse else ["w", 0, BIG]]
+    store.submit(ALICE, "commit", node=node, handle=None, edits=[["t", 0], *edits])
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"file"], data=b"small again")
+    store.close()
+    sql(clean, f"delete from body where id = (select body from node where id = {node})")
+    told = run("repair")[1]
+    assert any("/memory/shared/file: its newest bytes; v2 is there again" in line for line in told["lost"]), told
+    assert everything(clean, ALICE, b"shared", b"file") == (bytes(150_000) + b"end" if sparse else BIG)
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
 def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Path, run: Run) -> None:
     """The log names them by number: under a number given anew its rows would show to others."""
     agents = [Principal(name) for name in ("carol", "dave", "erin", "frank")]

@@ -26,7 +26,7 @@ from avmfs.store.repair import examine
 from avmfs.store.rows import checksums, content, incarnation
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.schema import database
-from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT, NOBODYS, PRIVATE
+from avmfs.store.schema.tables import BLOCK, NOBODYS, PRIVATE
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import new_id
 
@@ -348,21 +348,28 @@ def _go_back(db: apsw.Connection, node: int, document: int) -> int | None:
     """The newest version that stands alone becomes the file; its number."""
     rows = _all(
         db,
-        "select number, encoding, body from version where document = ? and encoding in (1, 4) order by number desc",
+        "select number, size, encoding, body, crc from version where document = ? and encoding in (1, 4)"
+        " order by number desc",
         (document,),
     )
-    for number, encoding, body in rows:
+    for number, size, encoding, body, crc in rows:
+        if body is None or (crc is not None and checksums.crc(body) != crc):
+            continue
+        kept = None
         try:
             if encoding == Encoding.MAP:
-                data = b"".join(_block(db, block) for _, block in content.unpack_map(body))
+                blocks = content.unpack_map(body)
+                if not all(db.execute("select 1 from block where id = ?", (block,)).get for _, block in blocks):
+                    continue
+                db.executemany("insert or replace into extent values(?, ?, ?)", ((node, *each) for each in blocks))
             else:
-                data = zlib.decompress(body)
-        except (zlib.error, struct.error, LookupError):
+                kept, size = content.set_body(db, None, data := zlib.decompress(body)), len(data)
+        except (zlib.error, struct.error):
             continue
-        if len(data) > INLINE_LIMIT:
-            continue
-        kept = content.set_body(db, None, data)
-        db.execute("update node set body = ?, size = ? where id = ?", (kept, len(data), node))
+        db.execute(
+            "update node set body = ?, extents = ?, size = ? where id = ?",
+            (kept, int(encoding == Encoding.MAP), size, node),
+        )
         db.execute("update document set head = ? where id = ?", (number, document))
         db.execute("delete from version where document = ? and number > ?", (document, number))
         db.execute(
@@ -373,13 +380,6 @@ def _go_back(db: apsw.Connection, node: int, document: int) -> int | None:
     db.execute("update node set body = null, size = 0 where id = ?", (node,))
     db.execute("delete from version where document = ? and encoding <> 0", (document,))
     return None
-
-
-def _block(db: apsw.Connection, block: int) -> bytes:
-    row: Any = db.execute("select data from block where id = ?", (block,)).fetchone()
-    if row is None:
-        raise LookupError(block)
-    return bytes(row[0])
 
 
 def _found(db: apsw.Connection, name: bytes, size: int, *, body: int | None = None, node: int | None = None) -> None:
