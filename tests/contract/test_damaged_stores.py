@@ -13,6 +13,7 @@ import sqlite3
 import struct
 import subprocess
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from avmfs.store.client.client import DirectWriter
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
+from avmfs.store.repair.btree import Pages
 from avmfs.store.schema import tables
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -158,6 +160,22 @@ def test_the_log_is_read_as_sqlite_reads_it(crash: Path) -> None:
     with contextlib.closing(sqlite3.connect(crash)) as db:
         assert db.execute("pragma wal_checkpoint").fetchone()[1] == found.frames
     assert found.before > NOTES
+
+
+def test_a_log_and_an_image_as_large_as_a_store_are_looked_at_piece_by_piece(tmp_path: Path) -> None:
+    """After a purge the log is as large: a start that needed its size in memory would be killed each time."""
+    pages = 16 * 1024
+    for name, size in (("log", 32 + pages * FRAME), ("image", pages * 4096)):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size)
+    tracemalloc.start()
+    try:
+        found, image = wal_frames.look(tmp_path / "log"), Pages(tmp_path / "image")
+        assert found is not None and found.frames == pages == image.count and not found.ours.any()
+        assert {image.kind(number) for number in range(1, pages + 1)} == {0} and image.page(pages) == bytes(4096)
+        assert tracemalloc.get_traced_memory()[1] < pages * 4096 // 3
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("frame", [0, 400, 900])
