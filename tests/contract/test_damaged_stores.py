@@ -282,11 +282,10 @@ def test_commits_nobody_was_promised_stop_no_start_where_there_is_no_room_for_a_
     anchors.beside(crash).unlink()
     sync_note.beside(crash).unlink()
 
-    def full(source: object, target: Any, length: int) -> None:
-        target.write(bytes(4096))
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(os, "fsync", full)
     opened(crash).close()
     assert loss_check.asides(log) == [] and "no copy could be made: No space left on device" in caplog.text
 
@@ -667,6 +666,52 @@ def test_a_large_version_becomes_the_file_whose_newest_bytes_are_lost(clean: Pat
     assert problems(run) == [] and faults(clean, Policy()) == []
 
 
+@contextlib.contextmanager
+def unreadable(path: Path, at: int) -> Iterator[None]:
+    """A sector of the disk that this file has there."""
+    pread, number = os.pread, path.stat().st_ino
+
+    def failing(descriptor: int, size: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == number and offset <= at < offset + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(descriptor, size, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pread", failing)
+        yield
+
+
+@pytest.mark.parametrize("page", [1, "passage"])
+def test_a_page_that_the_disk_does_not_give_is_one_that_is_damaged(clean: Path, run: Run, page: int | str) -> None:
+    number = page if isinstance(page, int) else leaf(clean, page)
+    before = clean.read_bytes()
+    with unreadable(clean, number * 4096 - 1):
+        code, told = run("repair", "--dry-run")
+        assert (code, told["state"]) == (0, "dry run"), told
+        code, told = run("repair")
+    assert (code, told["state"]) == (0, "repaired"), told
+    assert f"{clean}: the disk does not give 1 of its pages, such as {number}" in told["found"], told
+    aside = (Path(told["aside"]) / clean.name).read_bytes()
+    assert aside == before[: number * 4096 - 4096] + bytes(4096) + before[number * 4096 :]
+    assert notes_in(clean) == NOTES and problems(run) == []
+
+
+def test_a_log_that_the_disk_does_not_give_whole_is_repaired(crash: Path, run: Run) -> None:
+    log = wal_frames.beside(crash)
+    size = log.stat().st_size
+    with unreadable(log, 32 + 400 * FRAME + 1024):
+        assert any("frame 40" in each["says"] and str(log) in each["says"] for each in problems(run))
+        code, told = run("repair")
+    assert (code, told["state"]) == (0, "repaired"), told
+    assert (Path(told["aside"]) / log.name).stat().st_size == size and notes_in(crash) == NOTES
+
+
+def test_doctor_names_a_file_that_the_disk_does_not_give(crash: Path, run: Run) -> None:
+    with unreadable(crash, 5):
+        (found,) = problems(run)
+    assert found["says"] == f"{crash}: Input/output error" and found["todo"] == "avm repair"
+
+
 def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Path, run: Run) -> None:
     """The log names them by number: under a number given anew its rows would show to others."""
     agents = [Principal(name) for name in ("carol", "dave", "erin", "frank")]
@@ -835,10 +880,10 @@ def test_anchors_that_cannot_be_written_leave_the_store_as_it_was(
     anchors.beside(crash).write_bytes(b"no anchors\n")
     before, copy = snapshot(crash.parent), loss_check.copy
 
-    def failing(path: Path, to: Path) -> None:
+    def failing(path: Path, to: Path, lost: list[int] | None = None) -> None:
         if path.name == "anchors":
             raise OSError(errno.ENOSPC, "no room")
-        copy(path, to)
+        copy(path, to, lost)
 
     with monkeypatch.context() as full:
         full.setattr(loss_check, "copy", failing)

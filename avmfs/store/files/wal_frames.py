@@ -77,12 +77,15 @@ class WalFrames:
         stop = int(last[-1]) + 1
         newest = {int(self.pages[at]): at for at in range(stop) if self.ours[at]}
         size = int(self.sizes[stop - 1])
-        with open(self.path, "rb") as log, open(image, "r+b") as file:
+        with open(self.path, "rb", buffering=0) as log, open(image, "r+b") as file:
             for page, at in newest.items():
                 if page <= size:
-                    log.seek(HEADER + at * (FRAME_HEADER + self.page_size) + FRAME_HEADER)
-                    file.seek((page - 1) * self.page_size)
-                    file.write(log.read(self.page_size))
+                    lost: list[int] | None = [] if salvage else None
+                    start = HEADER + at * (FRAME_HEADER + self.page_size) + FRAME_HEADER
+                    data = read_all(log.fileno(), self.page_size, start, lost)
+                    if not lost:  # else what the database has is nearer
+                        file.seek((page - 1) * self.page_size)
+                        file.write(data)
             file.truncate(size * self.page_size)
         return sorted(page for page, at in newest.items() if page <= size and not self.good[at])
 
@@ -91,9 +94,9 @@ def beside(database: Path) -> Path:
     return database.with_name(database.name + "-wal")
 
 
-def look(path: Path) -> WalFrames | None:
+def look(path: Path, lost: list[int] | None = None) -> WalFrames | None:
     """The log in this file, read in pieces: it may be as large as the store. None where it is missing or has no frame.
-    Raises OSError."""
+    Raises OSError. ``lost``: see ``read_all``."""
     import numpy as np
 
     try:
@@ -104,7 +107,7 @@ def look(path: Path) -> WalFrames | None:
         size = os.fstat(descriptor).st_size
         if size <= HEADER + FRAME_HEADER:
             return None
-        raw = np.frombuffer(read_all(descriptor, HEADER, 0).ljust(HEADER, b"\0"), np.uint8)
+        raw = np.frombuffer(read_all(descriptor, HEADER, 0, lost).ljust(HEADER, b"\0"), np.uint8)
         header = raw.view(">u4")
         order = _MAGIC.get(int(header[0]))
         page_size = int(header[2])
@@ -120,7 +123,7 @@ def look(path: Path) -> WalFrames | None:
         for start in range(0, count, _AT_ONCE):
             stop = min(start + _AT_ONCE, count)
             wanted = (stop - start) * length
-            read = read_all(descriptor, wanted, HEADER + start * length).ljust(wanted, b"\0")
+            read = read_all(descriptor, wanted, HEADER + start * length, lost).ljust(wanted, b"\0")
             part = np.frombuffer(read, np.uint8).reshape(-1, length)
             fields[start:stop] = np.ascontiguousarray(part[:, :FRAME_HEADER]).view(">u4")
             shares[start:stop] = _shares(np.concatenate([part[:, :8], part[:, FRAME_HEADER:]], axis=1), order)
