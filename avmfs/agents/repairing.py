@@ -67,7 +67,7 @@ class Repair:
         self.aside.mkdir(mode=0o700)
         for each in (self.path, wal_frames.beside(self.path), sync_note.beside(self.path), self.anchors):
             if each.exists():
-                loss_check.copy(each, self.aside / each.name)
+                loss_check.copy(each, self.aside / each.name, [])
         sync_directory(self.aside)
         self.new.replace(loss_check.repaired(self.path))
         sync_directory(self.path.parent)
@@ -115,7 +115,7 @@ def _repair(path: Path, settings: Settings) -> Iterator[Repair]:
             "a database of another program, of a newer avmfs or of one before any release: there is nothing to repair"
         )
         raise Invalid(says, os.fspath(path))
-    left = wal_frames.look(wal_frames.beside(path))
+    left = wal_frames.look(wal_frames.beside(path), [])
     known = loss_check.known(path, anchors.newest(kept))
     size = sum(each.stat().st_size for each in (path, wal_frames.beside(path)) if each.exists())
     if NEEDS * size > (free := shutil.disk_usage(path.parent).free):
@@ -123,8 +123,11 @@ def _repair(path: Path, settings: Settings) -> Iterator[Repair]:
         raise NoSpace(says, os.fspath(path.parent))
     done = Repair(path, kept)
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.repairing-", dir=path.parent) as folder:
-        image, bad = examine.image(path, left, Path(folder) / "image.db", salvage=True)
+        lost: list[int] = []
+        bad = examine.image(path, left, image := Path(folder) / "image.db", lost)
         done.found = [each.says for each in examine.files(path, left, known)]
+        if lost:
+            done.found.append(f"{path}: the disk does not give {len(lost)} of its pages, such as {lost[0]}")
         done.kept = [f"page {page}: its newest image is not what was written" for page in bad]
         try:
             with contextlib.closing(examine.FrozenStore(image, True)) as store:
@@ -155,14 +158,15 @@ def _audit(store: examine.FrozenStore, kept: Path, known: int) -> list[str]:
 
 
 def _make(done: Repair, image: Path, new: Path, known: int, settings: Settings) -> None:
+    broken: set[str] = set()
     if image.stat().st_size:
-        _, notes = salvage.salvage(image, new)
+        _, broken, notes = salvage.salvage(image, new)
         done.lost += notes
     else:
         database.prepare(new)
     database.prepare(new)  # of this version
     with contextlib.closing(database.connect(new, writable=True)) as db:
-        losing = rebuild.mend(db, known)
+        losing = rebuild.mend(db, known, broken)
     done.missing = losing.missing
     done.lost += losing.gone
     done.kept += losing.kept

@@ -67,6 +67,8 @@ def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
         strange = isinstance(e, Invalid) and (not known or examine.strange(path))
         todo = "install the avmfs that wrote it, or choose another path with --db or AVM_DB" if strange else repair
         yield Finding("store", "problem", str(e), todo)
+    except OSError as e:
+        yield Finding("store", "problem", f"{e.filename or path}: {e.strerror or e}", repair)
 
 
 def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
@@ -154,7 +156,7 @@ def _daemon(where: Paths) -> Iterator[Finding]:
 def _store(
     path: Path, settings: Settings, kept: Path, known: int, *, live: bool, quick: bool, repair: str
 ) -> Iterator[Finding]:
-    left = None if live else wal_frames.look(wal_frames.beside(path))
+    left = None if live else wal_frames.look(wal_frames.beside(path), [])
     if not path.exists() and left is None and not known:
         yield Finding("store", "note", f"{path}: not there yet; the first write makes it")
         return

@@ -220,12 +220,13 @@ def end_left(directory: Path) -> bool:
     return True
 
 
-def pid_of_left(directory: Path) -> int | None:
-    """The process of a holder that answers."""
+def pid_of_left(directory: Path, *, with_mounts: bool = False) -> int | None:
+    """The process of a holder that answers, and has mounts that can be gone on with. Its time limit goes on."""
     try:
         line = _Line(directory / SOCKET)
         with contextlib.closing(line.sock):
-            return int(line.ask("boxes")[0]["pid"])
+            said, _ = line.ask("boxes")
+            return int(said["pid"]) if not with_mounts or any(said["boxes"].values()) else None
     except (FdStoreLost, KeyError, TypeError, ValueError):
         return None
 

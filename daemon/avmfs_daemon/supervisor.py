@@ -40,6 +40,7 @@ from avmfs_daemon.child_spec import ChildSpec, Descriptor
 from avmfs_daemon.children import Children
 from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.entrypoints import Entries
+from avmfs_daemon.fdstore_client import pid_of_left
 from avmfs_daemon.http_service import HttpService
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError
 from avmfs_daemon.notify import from_environment
@@ -119,6 +120,9 @@ class Supervisor:
             lambda: "clean" in self._figures["writer"],
             automatic=self._idle_s is not None,
         )
+        # One without mounts would end theirs for good, with all that is open there.
+        if self._idle_s is not None and pid_of_left(directory, with_mounts=True):
+            raise RuntimeProblem("a killed daemon's mounts wait for avm-daemon start")
         database.prepare(path, anchors.newest(self._settings.audit.anchors or anchors.beside(path)))
         self._takeover = Takeover(directory, self._mounts, path, self._environ)
         stack.callback(self._takeover.end)

@@ -13,6 +13,7 @@ import sqlite3
 import struct
 import subprocess
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from avmfs.store.client.client import DirectWriter
 from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
+from avmfs.store.repair.btree import Pages
 from avmfs.store.schema import tables
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -160,6 +162,22 @@ def test_the_log_is_read_as_sqlite_reads_it(crash: Path) -> None:
     assert found.before > NOTES
 
 
+def test_a_log_and_an_image_as_large_as_a_store_are_looked_at_piece_by_piece(tmp_path: Path) -> None:
+    """After a purge the log is as large: a start that needed its size in memory would be killed each time."""
+    pages = 16 * 1024
+    for name, size in (("log", 32 + pages * FRAME), ("image", pages * 4096)):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size)
+    tracemalloc.start()
+    try:
+        found, image = wal_frames.look(tmp_path / "log"), Pages(tmp_path / "image")
+        assert found is not None and found.frames == pages == image.count and not found.ours.any()
+        assert {image.kind(number) for number in range(1, pages + 1)} == {0} and image.page(pages) == bytes(4096)
+        assert tracemalloc.get_traced_memory()[1] < pages * 4096 // 3
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("frame", [0, 400, 900])
 def test_a_log_with_one_bad_frame_is_not_thrown_away(crash: Path, frame: int) -> None:
     flip(wal_frames.beside(crash), 32 + frame * FRAME + 24 + 1000)
@@ -264,11 +282,10 @@ def test_commits_nobody_was_promised_stop_no_start_where_there_is_no_room_for_a_
     anchors.beside(crash).unlink()
     sync_note.beside(crash).unlink()
 
-    def full(source: object, target: Any, length: int) -> None:
-        target.write(bytes(4096))
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(os, "fsync", full)
     opened(crash).close()
     assert loss_check.asides(log) == [] and "no copy could be made: No space left on device" in caplog.text
 
@@ -558,6 +575,143 @@ def test_doctor_finds_it_and_repair_saves_the_rest(made: Path, tmp_path: Path, r
     assert run("repair")[1]["state"] == "sound"
 
 
+def at(reader: Any, *names: bytes) -> Any:
+    """The node below /memory."""
+    node = reader.child(tables.ROOT, b"memory")
+    for name in names:
+        assert node is not None, names
+        node = reader.child(node.id, name)
+    return node
+
+
+def everything(path: Path, who: Principal, *names: bytes) -> bytes:
+    store = opened(path)
+    try:
+        with store.reading(who) as reader:
+            node = at(reader, *names)
+            return bytes(reader.read(node.id, 0, node.size))
+    finally:
+        store.close()
+
+
+LOST_AND_FOUND = Principal("lost-and-found")
+FOUND = (b"private", b"lost-and-found", b"lost+found")
+
+
+def found_by(path: Path, beginning: str) -> list[bytes]:
+    """What is in lost+found under such names, in their order."""
+    store = opened(path)
+    try:
+        with store.reading(LOST_AND_FOUND) as reader:
+            nodes = [
+                node for node in reader.children(at(reader, *FOUND).id) if node.name.startswith(beginning.encode())
+            ]
+            return [bytes(reader.read(node.id, 0, node.size)) for node in nodes]
+    finally:
+        store.close()
+
+
+def test_blocks_of_which_nobody_knows_the_file_are_kept_and_files_with_gaps_are_named(clean: Path, run: Run) -> None:
+    page_of(clean, "extent", ZEROS)
+    code, told = run("repair")
+    assert code == 0, told
+    assert any(f"big.bin: bytes 0 to {len(BIG)}, now zeros: a hole, or lost" in line for line in told["lost"]), told
+    assert any("lost+found, as block-" in line for line in told["lost"]), told
+    assert b"".join(found_by(clean, "block-")) == BIG
+    assert everything(clean, ALICE, b"shared", b"big.bin") == bytes(len(BIG))
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
+def test_a_file_whose_end_was_in_a_lost_page_is_named(clean: Path, run: Run) -> None:
+    store = opened(clean)
+    with store.reading(ALICE) as reader:
+        node = at(reader, b"shared", b"big.bin").id
+    store.submit(ALICE, "commit", node=node, handle=None, edits=[["w", len(BIG), b"a line\n"]])
+    store.close()
+    page_of(clean, "tail", NOISE)
+    told = run("repair")[1]
+    assert any(f"big.bin: bytes {len(BIG)} to {len(BIG) + 7}, now zeros" in line for line in told["lost"]), told
+    assert everything(clean, ALICE, b"shared", b"big.bin") == BIG + bytes(7)
+
+
+def test_a_large_file_whose_entry_is_lost_is_in_lost_and_found_as_a_small_one_is(clean: Path, run: Run) -> None:
+    store = opened(clean)
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"unlinked.bin"], data=BIG)
+    store.close()
+    sql(  # what was unlinked and still open is nobody's loss
+        clean,
+        "delete from node where name = cast('big.bin' as blob)",
+        "update node set parent = null where name = cast('unlinked.bin' as blob)",
+    )
+    told = run("repair")[1]
+    assert any(f"the name of {len(BIG)} bytes" in line for line in told["lost"]), told
+    assert found_by(clean, "node-") == [BIG] and not found_by(clean, "block-")
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_large_version_becomes_the_file_whose_newest_bytes_are_lost(clean: Path, run: Run, sparse: bool) -> None:
+    store = opened(clean)
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"file"], data=b"first" * 100)
+    with store.reading(ALICE) as reader:
+        node = at(reader, b"shared", b"file").id
+    edits = [["w", 150_000, b"end"] if sparse else ["w", 0, BIG]]
+    store.submit(ALICE, "commit", node=node, handle=None, edits=[["t", 0], *edits])
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"file"], data=b"small again")
+    store.close()
+    sql(clean, f"delete from body where id = (select body from node where id = {node})")
+    told = run("repair")[1]
+    assert any("/memory/shared/file: its newest bytes; v2 is there again" in line for line in told["lost"]), told
+    assert everything(clean, ALICE, b"shared", b"file") == (bytes(150_000) + b"end" if sparse else BIG)
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
+@contextlib.contextmanager
+def unreadable(path: Path, at: int) -> Iterator[None]:
+    """A sector of the disk that this file has there."""
+    pread, number = os.pread, path.stat().st_ino
+
+    def failing(descriptor: int, size: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == number and offset <= at < offset + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(descriptor, size, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pread", failing)
+        yield
+
+
+@pytest.mark.parametrize("page", [1, "passage"])
+def test_a_page_that_the_disk_does_not_give_is_one_that_is_damaged(clean: Path, run: Run, page: int | str) -> None:
+    number = page if isinstance(page, int) else leaf(clean, page)
+    before = clean.read_bytes()
+    with unreadable(clean, number * 4096 - 1):
+        code, told = run("repair", "--dry-run")
+        assert (code, told["state"]) == (0, "dry run"), told
+        code, told = run("repair")
+    assert (code, told["state"]) == (0, "repaired"), told
+    assert f"{clean}: the disk does not give 1 of its pages, such as {number}" in told["found"], told
+    aside = (Path(told["aside"]) / clean.name).read_bytes()
+    assert aside == before[: number * 4096 - 4096] + bytes(4096) + before[number * 4096 :]
+    assert notes_in(clean) == NOTES and problems(run) == []
+
+
+def test_a_log_that_the_disk_does_not_give_whole_is_repaired(crash: Path, run: Run) -> None:
+    log = wal_frames.beside(crash)
+    size = log.stat().st_size
+    with unreadable(log, 32 + 400 * FRAME + 1024):
+        assert any("frame 40" in each["says"] and str(log) in each["says"] for each in problems(run))
+        code, told = run("repair")
+    assert (code, told["state"]) == (0, "repaired"), told
+    assert (Path(told["aside"]) / log.name).stat().st_size == size and notes_in(crash) == NOTES
+
+
+def test_doctor_names_a_file_that_the_disk_does_not_give(crash: Path, run: Run) -> None:
+    with unreadable(crash, 5):
+        (found,) = problems(run)
+    assert found["says"] == f"{crash}: Input/output error" and found["todo"] == "avm repair"
+
+
 def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Path, run: Run) -> None:
     """The log names them by number: under a number given anew its rows would show to others."""
     agents = [Principal(name) for name in ("carol", "dave", "erin", "frank")]
@@ -726,10 +880,10 @@ def test_anchors_that_cannot_be_written_leave_the_store_as_it_was(
     anchors.beside(crash).write_bytes(b"no anchors\n")
     before, copy = snapshot(crash.parent), loss_check.copy
 
-    def failing(path: Path, to: Path) -> None:
+    def failing(path: Path, to: Path, lost: list[int] | None = None) -> None:
         if path.name == "anchors":
             raise OSError(errno.ENOSPC, "no room")
-        copy(path, to)
+        copy(path, to, lost)
 
     with monkeypatch.context() as full:
         full.setattr(loss_check, "copy", failing)

@@ -204,7 +204,7 @@ def test_rows_of_an_older_store_are_saved_though_their_table_is_lost(old: Path, 
     with contextlib.closing(connect(old)) as db:
         database.run(db, "pragma writable_schema = on; delete from sqlite_schema where name = 'body'")
     new = tmp_path / "new.db"
-    saved, _ = salvage(old, new)
+    saved, *_ = salvage(old, new)
     assert rows(new, "select id, data from body") == contents and saved["body"] == len(contents) > 3
     assert rows(new, "pragma user_version") == [(tables.VERSION,)]
     assert rows(new, "select value from setting where key = 'unsummed'") == [("body",)]

@@ -493,6 +493,32 @@ def test_a_start_that_fails_leaves_the_mounts_to_the_next_one(daemon: Daemon) ->
     assert daemon.family()["holder"] == family["holder"]
 
 
+def test_a_command_starts_no_daemon_where_mounts_wait_for_the_next_one(daemon: Daemon) -> None:
+    daemon.environ["AVM_HOLD_S"] = str(LIMIT_S)
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    family, memory = daemon.family(), daemon.at("alice") / "memory"
+    asks_first = 'read line; AVM_AGENT=bob AVM_AUTOSTART=1 "$0" -m avmfs.cli ls /; "$0" -m avmfs_daemon start --daemon'
+    starter = subprocess.Popen(  # see above
+        ["bash", "-c", asks_first, sys.executable],
+        env=daemon.environ,
+        cwd=daemon.root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with opened(memory / "file", os.O_WRONLY | os.O_CREAT) as file:
+        os.write(file, b"before ")
+        os.kill(family["supervisor"], signal.SIGKILL)
+        wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder"))
+        said, _ = starter.communicate("go\n", timeout=LIMIT_S)
+        assert "mounts wait for avm-daemon start" in said and "shared" in said and "is running" in said, said
+        os.write(file, b"after")
+    assert (memory / "file").read_text() == "before after"
+    assert daemon.family()["holder"] == family["holder"]
+
+
 def _asked(daemon: Daemon) -> bool:
     with contextlib.suppress(control.NotRunning, control.ControlError):
         return bool(control.ask(daemon.run / "control.sock", "status"))

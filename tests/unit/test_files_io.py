@@ -25,6 +25,28 @@ def test_parts_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         os.close(descriptor)
 
 
+def test_zeros_stand_for_a_page_that_the_disk_does_not_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread, data, code = os.pread, os.urandom(3 * io.PAGE + 100), [errno.EIO]
+
+    def failing(descriptor: int, size: int, at: int) -> bytes:
+        if at < io.PAGE + 200 < at + size:
+            raise OSError(code[0], "Input/output error")
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", failing)
+    (tmp_path / "f").write_bytes(data)
+    with open(tmp_path / "f", "rb") as file:
+        with pytest.raises(OSError, match="Input/output"):
+            io.read_all(file.fileno(), 1 << 20, 0)
+        for offset, size in ((0, 1 << 20), (100, 3 * io.PAGE), (io.PAGE + 50, 200)):
+            lost: list[int] = []
+            found = data[: io.PAGE] + bytes(io.PAGE) + data[2 * io.PAGE :]
+            assert io.read_all(file.fileno(), size, offset, lost) == found[offset : offset + size] and lost == [2]
+        code[0] = errno.EBADF
+        with pytest.raises(OSError, match="Input/output"):
+            io.read_all(file.fileno(), 1 << 20, 0, [])
+
+
 def test_a_full_disk_is_an_error_after_the_part_that_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = [4]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ import apsw
 
 from avmfs.errors import StoreFailed
 from avmfs.store.files import sync_note, wal_frames
+from avmfs.store.files.io import read_all
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +105,12 @@ def rescued(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}.damaged-*"))
 
 
-def copy(path: Path, to: Path) -> None:
-    """Durably, for the owner alone. Raises OSError."""
+def copy(path: Path, to: Path, lost: list[int] | None = None) -> None:
+    """Durably, for the owner alone. Raises OSError. ``lost``: see ``read_all``."""
     descriptor = os.open(to, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(path, "rb") as source, open(descriptor, "r+b") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
+    with open(path, "rb", buffering=0) as source, open(descriptor, "r+b") as target:
+        while piece := read_all(source.fileno(), 1 << 20, target.tell(), lost):
+            target.write(piece)
         target.flush()
         os.fsync(target.fileno())
 

@@ -8,6 +8,7 @@ synced: after a loss of power it may say less than was promised, never more.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import zlib
@@ -24,8 +25,10 @@ def read(database: Path) -> int:
     """The seq of the newest row of the log that is noted; 0 where nothing is, or nothing that can be relied on."""
     try:
         said = beside(database).read_bytes()
-    except FileNotFoundError:
-        return 0
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.EIO):
+            return 0
+        raise
     seq, _, rest = said.partition(b" ")
     return int(seq) if seq.isdigit() and rest == _line(int(seq)).partition(b" ")[2] else 0
 

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from avmfs.store.files.io import read_all
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -75,12 +77,15 @@ class WalFrames:
         stop = int(last[-1]) + 1
         newest = {int(self.pages[at]): at for at in range(stop) if self.ours[at]}
         size = int(self.sizes[stop - 1])
-        with open(self.path, "rb") as log, open(image, "r+b") as file:
+        with open(self.path, "rb", buffering=0) as log, open(image, "r+b") as file:
             for page, at in newest.items():
                 if page <= size:
-                    log.seek(HEADER + at * (FRAME_HEADER + self.page_size) + FRAME_HEADER)
-                    file.seek((page - 1) * self.page_size)
-                    file.write(log.read(self.page_size))
+                    lost: list[int] | None = [] if salvage else None
+                    start = HEADER + at * (FRAME_HEADER + self.page_size) + FRAME_HEADER
+                    data = read_all(log.fileno(), self.page_size, start, lost)
+                    if not lost:  # else what the database has is nearer
+                        file.seek((page - 1) * self.page_size)
+                        file.write(data)
             file.truncate(size * self.page_size)
         return sorted(page for page, at in newest.items() if page <= size and not self.good[at])
 
@@ -89,42 +94,47 @@ def beside(database: Path) -> Path:
     return database.with_name(database.name + "-wal")
 
 
-def look(path: Path) -> WalFrames | None:
-    """The log in this file; None where it is missing or has no frame. Raises OSError."""
+def look(path: Path, lost: list[int] | None = None) -> WalFrames | None:
+    """The log in this file, read in pieces: it may be as large as the store. None where it is missing or has no frame.
+    Raises OSError. ``lost``: see ``read_all``."""
     import numpy as np
 
     try:
-        if os.path.getsize(path) <= HEADER + FRAME_HEADER:
-            return None
-        raw = np.fromfile(path, dtype=np.uint8)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    header = raw[:HEADER].view(">u4")
-    order = _MAGIC.get(int(header[0]))
-    page_size = int(header[2])
-    sound = order is not None and 512 <= page_size <= 65536 and page_size & (page_size - 1) == 0
-    summed = _carried(np.zeros(2, "u4"), 3) + _shares(raw[None, :24], order or "<u4")[0]
-    whole = sound and bool((summed == header[6:8]).all())
-    if not sound:
-        order, page_size = "<u4", DEFAULT_PAGE
-    assert order is not None
-    length = FRAME_HEADER + page_size
-    count = (len(raw) - HEADER) // length
-    frames = raw[HEADER : HEADER + count * length].reshape(count, length)
-    fields = np.ascontiguousarray(frames[:, :FRAME_HEADER]).view(">u4").astype("u4")
+    with open(descriptor, "rb", buffering=0):
+        size = os.fstat(descriptor).st_size
+        if size <= HEADER + FRAME_HEADER:
+            return None
+        raw = np.frombuffer(read_all(descriptor, HEADER, 0, lost).ljust(HEADER, b"\0"), np.uint8)
+        header = raw.view(">u4")
+        order = _MAGIC.get(int(header[0]))
+        page_size = int(header[2])
+        sound = order is not None and 512 <= page_size <= 65536 and page_size & (page_size - 1) == 0
+        summed = _carried(np.zeros(2, "u4"), 3) + _shares(raw[None, :24], order or "<u4")[0]
+        whole = sound and bool((summed == header[6:8]).all())
+        if not sound:
+            order, page_size = "<u4", DEFAULT_PAGE
+        assert order is not None
+        length = FRAME_HEADER + page_size
+        count = (size - HEADER) // length
+        fields, shares = np.empty((count, 6), ">u4"), np.empty((count, 2), "u4")
+        for start in range(0, count, _AT_ONCE):
+            stop = min(start + _AT_ONCE, count)
+            wanted = (stop - start) * length
+            read = read_all(descriptor, wanted, HEADER + start * length, lost).ljust(wanted, b"\0")
+            part = np.frombuffer(read, np.uint8).reshape(-1, length)
+            fields[start:stop] = np.ascontiguousarray(part[:, :FRAME_HEADER]).view(">u4")
+            shares[start:stop] = _shares(np.concatenate([part[:, :8], part[:, FRAME_HEADER:]], axis=1), order)
+    carried = np.ascontiguousarray(fields[:, 2:4]).view("V8")[:, 0]
     if whole or not count:
         salt = raw[16:24].tobytes()
     else:
-        salts, often = np.unique(np.ascontiguousarray(frames[:, 8:16]).view("V8"), return_counts=True)
+        salts, often = np.unique(carried, return_counts=True)
         salt = salts[often.argmax()].tobytes()
-    ours = (np.ascontiguousarray(frames[:, 8:16]).view("V8")[:, 0] == np.void(salt)) & (fields[:, 0] > 0)
-    shares = np.concatenate(
-        [np.zeros((0, 2), "u4")]
-        + [
-            _shares(np.concatenate([part[:, :8], part[:, FRAME_HEADER:]], axis=1), order)
-            for part in (frames[start : start + _AT_ONCE] for start in range(0, count, _AT_ONCE))
-        ]
-    )
+    fields = fields.astype("u4")
+    ours = (carried == np.void(salt)) & (fields[:, 0] > 0)
     stated = fields[:, 4:6]
     previous = np.concatenate([header[None, 6:8].astype("u4"), stated[:-1]]) if count else stated
     good = ours & ((_carried(previous, (8 + page_size) // 8) + shares) == stated).all(axis=1)

@@ -6,6 +6,7 @@ left out and noted; what it led to is found again as pages that no tree reaches.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ class Pages:
     """``bad`` are pages that were asked for and make no sense, ``seen`` those that were read."""
 
     def __init__(self, path: Path) -> None:
-        self._data = path.read_bytes()
+        with open(path, "rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.count = len(self._data) // SIZE
         self.seen: set[int] = set()
         self.bad: set[int] = set()

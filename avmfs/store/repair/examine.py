@@ -20,6 +20,7 @@ import apsw
 
 from avmfs.errors import AvmError, NoSpace, StoreFailed
 from avmfs.store.files import loss_check, wal_frames
+from avmfs.store.files.io import read_all
 from avmfs.store.files.wal_frames import WalFrames
 from avmfs.store.queries.connections import Connections, Lone
 from avmfs.store.rows import checksums, content
@@ -76,7 +77,7 @@ class FrozenStore(Store):
 
 
 @contextlib.contextmanager
-def frozen(path: Path, left: WalFrames | None, *, salvage: bool = False) -> Iterator[Path]:
+def frozen(path: Path, left: WalFrames | None) -> Iterator[Path]:
     """A database without a log that says what this one says with its own: itself, or a private copy."""
     if left is None:
         yield path
@@ -86,22 +87,24 @@ def frozen(path: Path, left: WalFrames | None, *, salvage: bool = False) -> Iter
         wanted, free = size + left.frames * left.page_size, shutil.disk_usage(folder).free
         if wanted > free:
             raise NoSpace(f"{wanted >> 20} MB are needed to look at a copy, TMPDIR names another place", folder)
-        yield image(path, left, Path(folder) / path.name, salvage=salvage)[0]
+        image(path, left, made := Path(folder) / path.name)
+        yield made
 
 
-def image(path: Path, left: WalFrames | None, to: Path, *, salvage: bool) -> tuple[Path, list[int]]:
-    """A copy of the database with its log laid over it, and which of its pages are damaged frames. Raises OSError."""
+def image(path: Path, left: WalFrames | None, to: Path, lost: list[int] | None = None) -> list[int]:
+    """Make a copy of the database with its log laid over it, and return which of its pages are damaged frames. Raises
+    OSError. To salvage all that there is, ``lost`` gets the pages that the disk does not give."""
     if path.exists():
-        loss_check.copy(path, to)
+        loss_check.copy(path, to, lost)
     else:
         os.close(os.open(to, os.O_CREAT | os.O_WRONLY, 0o600))
-    bad = [] if left is None else left.laid_over(to, salvage=salvage)
+    bad = [] if left is None else left.laid_over(to, salvage=lost is not None)
     with open(to, "r+b") as file:
         file.seek(18)
         if file.read(2) == b"\2\2":  # of a database that has a log; without one it is opened as any other
             file.seek(18)
             file.write(b"\1\1")
-    return to, bad
+    return bad
 
 
 def files(path: Path, left: WalFrames | None, known: int) -> Iterator[Damage]:
@@ -111,8 +114,7 @@ def files(path: Path, left: WalFrames | None, known: int) -> Iterator[Damage]:
             what = "is empty" if path.exists() else "is not there"
             yield Damage("database", f"{path} {what}, though changes up to {known} were kept", lost=True)
         return
-    with open(path, "rb") as file:
-        header = file.read(100)
+    header = _header(path)
     in_log = left is not None and bool((left.ours & (left.pages == 1))[: left.chained].any())
     if not in_log:
         page = int.from_bytes(header[16:18], "big") or 65536
@@ -213,10 +215,15 @@ def _all(db: apsw.Connection, sql: str, values: tuple[Any, ...]) -> list[Any]:
     return db.execute(sql, values).fetchall()
 
 
+def _header(path: Path) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return read_all(file.fileno(), 100, 0, [])
+
+
 def strange(path: Path) -> bool:
     """Return whether the file begins as a database of another program, or of an avmfs that this one does not read."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        header = file.read(100)
+    with contextlib.suppress(FileNotFoundError):
+        header = _header(path)
         application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
         foreign = application not in (0, schema.APPLICATION_ID)
         known = not version or schema.OLDEST <= version <= schema.VERSION

@@ -13,7 +13,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from avmfs.store.repair import examine
 from avmfs.store.rows import checksums, content, incarnation
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.schema import database
-from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT, NOBODYS, PRIVATE
+from avmfs.store.schema.tables import BLOCK, NOBODYS, PRIVATE
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import new_id
 
@@ -66,6 +66,12 @@ _TIDY: Final = (
 )
 
 
+# Where a large file has bytes: from and till.
+_PIECES: Final = (
+    f"select node, n * {BLOCK} as start, n * {BLOCK} + coalesce(length(data), {BLOCK}) as till"
+    " from extent left join block on block.id = extent.block"
+    " union all select node, at, at + length(data) from tail"
+)
 _SCOPED: Final = ("node", "log", "veil", "past", "passage", "vector", "topic", "sole", "scope_stat")
 _LOST_SCOPES: Final = (
     f"select max(scope) from ({' union all '.join(f'select scope from {table}' for table in _SCOPED)}"
@@ -85,15 +91,19 @@ class Losses:
     kept: list[str] = field(default_factory=list)
 
 
-def mend(db: apsw.Connection, known: int) -> Losses:
-    """All of it, in one transaction. ``known`` is the newest row of the log that there was."""
+def mend(db: apsw.Connection, known: int, broken: Collection[str] = ()) -> Losses:
+    """All of it, in one transaction. ``known`` is the newest row of the log that there was; of the tables ``broken``
+    rows may be lost."""
     lost = Losses()
     with database.transaction(db):
+        owned = _owned(db)
+        stray = [block for (block,) in db.execute("select id from block") if block not in owned]
         for column in ("document", "body"):
             db.execute(f"create index mend_{column} on node({column}) where {column} is not null")
         _log(db, known, lost)
         _entries(db, lost)
         _documents(db, lost)
+        _extents(db, stray, lost, gaps=bool(stray) or not {"extent", "tail"}.isdisjoint(broken))
         _bytes(db, lost)
         _versions(db, lost)
         for statement in _TIDY:
@@ -135,6 +145,8 @@ def _entries(db: apsw.Connection, lost: Losses) -> None:
     """Every name stands below a directory. What was unlinked and still open somewhere has no name, and goes."""
     unlinked = "select {} from node where parent is null and id <> 1"
     db.execute(f"delete from body where id in ({unlinked.format('body')})")
+    for table in ("extent", "tail"):
+        db.execute(f"delete from {table} where node in ({unlinked.format('id')})")
     db.execute(f"delete from node where id in ({unlinked.format('id')})")
     scope = _hidden(db) or db.execute("select id from scope order by id limit 1").get
     db.execute("update node set scope = ? where scope not in (select id from scope)", (scope,))
@@ -246,6 +258,43 @@ def _version(db: apsw.Connection, document: int, number: int, author: str, size:
     )
 
 
+def _extents(db: apsw.Connection, stray: list[int], lost: Losses, *, gaps: bool) -> None:
+    """Large files: bytes that no file names get one, blocks that are not there are holes."""
+    nameless = f"select node, max(till) from ({_PIECES}) where node not in (select id from node) group by node"
+    for node, size in _all(db, nameless):
+        _found(db, b"node-%d" % node, size, node=node)
+        lost.gone.append(f"the name of {size} bytes: they are in {NOBODY}'s {FOLDER.decode()}, node-{node}")
+    if stray:
+        says = f"they are in {NOBODY}'s {FOLDER.decode()}, as block-N"
+        lost.gone.append(f"of which files {len(stray)} blocks of up to {BLOCK} bytes are: {says}")
+    for block in stray:
+        db.execute("insert into body(data, crc) select data, crc from block where id = ?", (block,))
+        body = db.last_insert_rowid()
+        size = int(db.execute("select length(data) from body where id = ?", (body,)).get)
+        _found(db, b"block-%d" % block, size, body=body)
+        db.execute("delete from block where id = ?", (block,))
+    if gaps:
+        _gaps(db, lost)
+    for node, n in _all(db, "select node, n from extent where block not in (select id from block)"):
+        lost.gone.append(f"{checksums.path_of(db, node)}: bytes {n * BLOCK} to {(n + 1) * BLOCK}, now zeros")
+        db.execute("delete from extent where node = ? and n = ?", (node, n))
+
+
+def _gaps(db: apsw.Connection, lost: Losses) -> None:
+    """Where rows that say which blocks a file has are lost, nobody can tell those from its own holes."""
+    found: dict[int, list[str]] = {}
+    reached: Counter[int] = Counter()
+    ends = "select id, size, size from node where extents"
+    for node, start, till in db.execute(f"{_PIECES} union all {ends} order by 1, 2"):
+        if start > reached[node]:
+            found.setdefault(node, []).append(f"{reached[node]} to {start}")
+        reached[node] = max(reached[node], till)
+    for node, ranges in found.items():
+        more = f" and {len(ranges) - examine.SHOWN} more" if len(ranges) > examine.SHOWN else ""
+        shown = f"bytes {', '.join(ranges[: examine.SHOWN])}{more}, now zeros: a hole, or lost"
+        lost.gone.append(f"{checksums.path_of(db, node)}: {shown}")
+
+
 def _bytes(db: apsw.Connection, lost: Losses) -> None:
     """Every file has the bytes that it says it has. Those that were not written stay, and are said."""
     for table, key in checksums.wrong(db):
@@ -266,9 +315,6 @@ def _bytes(db: apsw.Connection, lost: Losses) -> None:
         where = "node = ? and at = ?" if table == "tail" else "id = ?"
         data = db.execute(f"select data from {table} where {where}", key).get
         db.execute(f"update {table} set crc = ? where {where}", (checksums.crc(data), *key))
-    for node, n in _all(db, "select node, n from extent where block not in (select id from block)"):
-        lost.gone.append(f"{checksums.path_of(db, node)}: bytes {n * BLOCK} to {(n + 1) * BLOCK}, now zeros")
-        db.execute("delete from extent where node = ? and n = ?", (node, n))
     gone = _all(
         db,
         "select id, document, kind from node where kind <> 2 and not extents and size > 0"
@@ -294,7 +340,7 @@ def _bytes(db: apsw.Connection, lost: Losses) -> None:
     for body, data in _all(
         db, "select id, data from body where id not in (select body from node where body is not null)"
     ):
-        _found(db, body, len(data))
+        _found(db, b"body-%d" % body, len(data), body=body)
         lost.gone.append(f"the name of {len(data)} bytes: they are in {NOBODY}'s {FOLDER.decode()}, body-{body}")
 
 
@@ -302,21 +348,28 @@ def _go_back(db: apsw.Connection, node: int, document: int) -> int | None:
     """The newest version that stands alone becomes the file; its number."""
     rows = _all(
         db,
-        "select number, encoding, body from version where document = ? and encoding in (1, 4) order by number desc",
+        "select number, size, encoding, body, crc from version where document = ? and encoding in (1, 4)"
+        " order by number desc",
         (document,),
     )
-    for number, encoding, body in rows:
+    for number, size, encoding, body, crc in rows:
+        if body is None or (crc is not None and checksums.crc(body) != crc):
+            continue
+        kept = None
         try:
             if encoding == Encoding.MAP:
-                data = b"".join(_block(db, block) for _, block in content.unpack_map(body))
+                blocks = content.unpack_map(body)
+                if not all(db.execute("select 1 from block where id = ?", (block,)).get for _, block in blocks):
+                    continue
+                db.executemany("insert or replace into extent values(?, ?, ?)", ((node, *each) for each in blocks))
             else:
-                data = zlib.decompress(body)
-        except (zlib.error, struct.error, LookupError):
+                kept, size = content.set_body(db, None, data := zlib.decompress(body)), len(data)
+        except (zlib.error, struct.error):
             continue
-        if len(data) > INLINE_LIMIT:
-            continue
-        kept = content.set_body(db, None, data)
-        db.execute("update node set body = ?, size = ? where id = ?", (kept, len(data), node))
+        db.execute(
+            "update node set body = ?, extents = ?, size = ? where id = ?",
+            (kept, int(encoding == Encoding.MAP), size, node),
+        )
         db.execute("update document set head = ? where id = ?", (number, document))
         db.execute("delete from version where document = ? and number > ?", (document, number))
         db.execute(
@@ -329,21 +382,15 @@ def _go_back(db: apsw.Connection, node: int, document: int) -> int | None:
     return None
 
 
-def _block(db: apsw.Connection, block: int) -> bytes:
-    row: Any = db.execute("select data from block where id = ?", (block,)).fetchone()
-    if row is None:
-        raise LookupError(block)
-    return bytes(row[0])
-
-
-def _found(db: apsw.Connection, body: int, size: int) -> None:
-    node, now = new_id(), time.time_ns()
+def _found(db: apsw.Connection, name: bytes, size: int, *, body: int | None = None, node: int | None = None) -> None:
+    """A file of bytes without one: of a body, or of a node that has extents."""
+    extents, node, now = node is not None, node or new_id(), time.time_ns()
     db.execute(
-        "insert into node(id, parent, name, kind, mode, size, mtime, ctime, scope, owner, body)"
-        " select ?, null, ?, 1, 420, ?, ?, ?, scope, ?, ? from node where id = ?",
-        (node, b"body-%d" % body, size, now, now, NOBODY, body, PRIVATE),
+        "insert into node(id, parent, name, kind, mode, size, mtime, ctime, scope, owner, body, extents)"
+        " select ?, null, ?, 1, 420, ?, ?, ?, scope, ?, ?, ? from node where id = ?",
+        (node, name, size, now, now, NOBODY, body, extents, PRIVATE),
     )
-    _place(db, node, b"body-%d" % body, NOBODY)
+    _place(db, node, name, NOBODY)
     _document(db, node, NOBODY, now)
 
 
@@ -376,12 +423,18 @@ def _versions(db: apsw.Connection, lost: Losses) -> None:
         db.execute("delete from version where document = ? and number <= ?", (document, number))
 
 
-def _blocks(db: apsw.Connection) -> None:
-    """How many owners each block has, from those who own it; one without any goes."""
+def _owned(db: apsw.Connection) -> Counter[int]:
+    """How many owners each block has that has any."""
     owned = Counter(block for (block,) in db.execute("select block from extent"))
-    maps = "select body from version where encoding = 4 union all select body from past_version where encoding = 4"
-    for (packed,) in db.execute(maps):
+    whole = "select body from {} where encoding = 4 and length(body) % 16 = 0"
+    for (packed,) in db.execute(f"{whole.format('version')} union all {whole.format('past_version')}"):
         owned.update(block for _, block in content.unpack_map(packed))
+    return owned
+
+
+def _blocks(db: apsw.Connection) -> None:
+    """How many owners each block has, from those who own it; one that lost its last one here goes."""
+    owned = _owned(db)
     db.execute("delete from shared")
     for block, count in owned.items():
         if count > 1:

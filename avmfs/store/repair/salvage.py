@@ -72,8 +72,9 @@ class Table:
         return whole
 
 
-def salvage(image: Path, to: Path) -> tuple[Counter[str], list[str]]:
-    """Make the database ``to`` from what the image has: rows by table, and what could not be read, as lines."""
+def salvage(image: Path, to: Path) -> tuple[Counter[str], set[str], list[str]]:
+    """Make the database ``to`` from what the image has: rows by table, the tables of which some may be lost, and what
+    could not be read, as lines."""
     pages = Pages(image)
     version = int.from_bytes(pages.header[60:64], "big")
     version = version if schema.OLDEST <= version <= schema.VERSION else schema.VERSION
@@ -109,7 +110,7 @@ def salvage(image: Path, to: Path) -> tuple[Counter[str], list[str]]:
         # Rows that are older than checksums are given theirs by housekeeping.
         db.execute("insert or ignore into setting(key, value) values('unsummed', 'body')")
         db.execute("pragma synchronous = full")
-    return saved, notes
+    return saved, broken, notes
 
 
 def _names(db: apsw.Connection) -> list[str]:
