@@ -292,10 +292,9 @@ class Engine:
                 early = degraded == NONE_YET.format(meaning.model) and len(table.passages) > 0
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
-        at, near, common = nearest or (words.positions, np.full(len(words.positions), np.nan), None)
+        at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
         if meaning is not None:
             near = near * scale(meaning.model)
-            common = None if common is None else common * scale(meaning.model)
         if not by_meaning:
             near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
@@ -307,7 +306,7 @@ class Engine:
             columns["decay"] = signals.decay(table, at, now, self.half_life_days, tz)
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
-        clear = _clear(near, common)
+        clear = _clear(near)
         ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear, rows)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
@@ -317,7 +316,7 @@ class Engine:
         cosine, coverage = evidence["cosine"], evidence["coverage"]
         count = len(table.passages)
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
-        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told, common)
+        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told)
         return Ranking(table, ranked, absolute, evidence, degraded, rows, early)
 
     def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
@@ -374,13 +373,13 @@ class Engine:
         return np.union1d(found, here)
 
 
-def _clear(near: Floats, mean: float | None) -> float:
+def _clear(near: Floats) -> float:
     """How well a model tells these texts apart, by CLEAR and COMMON: 1 for well, -1 where all are alike to it, 0 where
-    there are no cosines. ``mean``: of all, where these are the nearest of many."""
+    there are no cosines."""
     known = near[~np.isnan(near)]
     if not len(known):
         return 0.0
-    mean = float(known.mean()) if mean is None else mean
+    mean = float(known.mean())
     apart, alike = (
         min(max((value - low) / (high - low), 0.0), 1.0)
         for value, (low, high) in ((float(known.max()) - mean, CLEAR), (mean, COMMON))

@@ -88,21 +88,19 @@ def relevance(
     brevity: float | None = None,
     count: int = 0,
     known: float = 1.0,
-    common: float | None = None,
 ) -> Floats:
     """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
     0 for a page; ``terms`` is how many each has, none given: enough. ``named`` is 1 where the one who speaks is named
     in the question, if it was asked without the name. ``brevity`` is the whole store's: 1 for notes, 0 for pages;
-    ``count`` is how many passages it has, ``known`` how far the model knows the question (0 to 1), ``common`` the mean
-    cosine of all of it, where these are the nearest of many."""
+    ``count`` is how many passages it has, ``known`` how far the model knows the question (0 to 1)."""
     if not len(scores):
         return scores
     if named is not None:
         cosines = cosines + NAMED * named
     seen = cosines[~np.isnan(cosines)]
     shift = _chance(len(seen))
-    if common is None:  # of all but the nearest: it would weigh against itself where there are few
-        common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
+    # Of all but the nearest: it would weigh against itself where there are few.
+    common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     blind = np.isnan(cosines)
     near = np.where(blind, seen.max() if len(seen) else np.nan, cosines) - shift
     told_by = _witnesses(near, coverage, common, known)

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.search.fusion import reaching
 from avmfs.search.index import SearchIndex
 from avmfs.store.index.columns import NONE, Columns
 
@@ -20,8 +19,6 @@ ALL: Final = 4_000
 """Passages of which all cosines are asked for: 60 KB, well under a millisecond from another process."""
 DEPTH: Final = 500
 """Of more than that, so many of the nearest are asked for."""
-SAMPLE: Final = 256
-"""And so many of all, evenly: the nearest cannot say how near the others are."""
 
 Places = NDArray[np.int64]
 
@@ -33,23 +30,20 @@ def depth(table: Columns) -> int | None:
 
 def search(
     index: SearchIndex, table: Columns, model: str, vector: NDArray[np.float32], found: Places
-) -> tuple[Places, NDArray[np.float64], float | None]:
-    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and the nearest; the cosine of each with
-    ``vector``, NaN for one without a vector of that model; and the mean one of the table, None where these are all that
-    it has. Raises Busy."""
-    count = len(table.passages)
-    if not count:  # nothing to be near: nor does it matter then whether there are vectors yet
-        return found, np.full(len(found), np.nan), None
+) -> tuple[Places, NDArray[np.float64]]:
+    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and the nearest; and the cosine of each
+    with ``vector``; NaN for one without a vector of that model. Raises Busy."""
+    if not len(table.passages):  # nothing to be near: nor does it matter then whether there are vectors yet
+        return found, np.full(len(found), np.nan)
     wanted = depth(table)
-    sample = np.zeros(0, np.int64) if wanted is None else np.arange(0, count, count // SAMPLE)
-    passages, near = index.nearest(model, vector, wanted or count, table.passages[np.union1d(found, sample)])
+    k = len(table.passages) if wanted is None else wanted
+    passages, near = index.nearest(model, vector, k, table.passages[found])
     at = table.find(passages)
     known = at != NONE  # a vector may be newer than the table
     at, near = at[known], near[known]
-    cosines = np.full(count, np.nan)
+    cosines = np.full(len(table.passages), np.nan)
     cosines[at] = near
-    chosen = np.zeros(count, np.bool_)
-    chosen[found] = chosen[at if wanted is None else at[reaching(near, wanted)]] = True
+    chosen = np.zeros(len(table.passages), np.bool_)
+    chosen[found] = chosen[at] = True
     positions = np.flatnonzero(chosen)
-    mean = None if np.isnan(cosines[sample]).all() else float(np.nanmean(cosines[sample]))
-    return positions, cosines[positions], mean
+    return positions, cosines[positions]
