@@ -195,7 +195,7 @@ def lone(term: str) -> bool:
 
 def ends(text: str) -> list[str]:
     """Distinct last characters of runs in scripts without spaces: the only ones that begin no pair."""
-    if text.isascii():
+    if text.isascii() or _UNSPACED.search(text) is None:
         return []
     runs = (run for word in _WORD.findall(_folded(text)) for run in _UNSPACED.findall(word))
     return list(dict.fromkeys(run[-1] for run in runs if len(run) > 1))
