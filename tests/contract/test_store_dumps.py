@@ -225,6 +225,6 @@ def test_texts_whose_terms_are_made_in_another_way_are_indexed_anew(tmp_path: Pa
     due = rows(
         path, "select cast(name as text) from node join document on document.node = node.id where due is not null"
     )
-    assert due == [("кот.md",), ("large.bin",)], "what stands in extents is not looked into"
+    assert {*due} == {("кот.md",), ("large.bin",)}, "what stands in extents is not looked into"
     with doors(path) as at:
         assert "кот" in at["bob"].call("search", q="королев", mode="lexical")["text"]
