@@ -56,15 +56,8 @@ KNOWN: Final = 8192
 half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
 Step = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
-_TELLING: Final = _PLACES - {"in", "on"} | {
-    "nor",
-    "all",
-    "some",
-    "most",
-    "many",
-    "few",
-    "only",
-}  # "out" tells, and "off"
+# "out" tells of "in", and "off" of "on".
+_TELLING: Final = _PLACES - {"in", "on"} | frozenset(("nor", "all", "some", "most", "many", "few", "only"))
 _DIGITS: Final = re.compile(r"\d+")
 
 

@@ -63,7 +63,7 @@ def embed_some(
 
 def embed_pending(store: Store, embedder: Embedder, model: str) -> None:
     """Words and vectors for everything that waits. Raises EmbeddingUnavailable."""
-    while store.queue_lengths()[0]:
+    while store.words_wait():
         store.submit(_OPERATOR, "drain_lexical", limit=64)
     known = store.vector_model()
     if known is None or known.model != model or not known.settled:

@@ -69,8 +69,7 @@ class View:
     that undoes it; ``check`` says early whether text so far can ever be right (raises Invalid); False: more must come.
     ``empty_write``: opening for writing and closing, or touching, is a write; text means nothing where there is no
     ``check`` then. ``once``: of what comes in several writes ``write`` gets each line once, not with those before it;
-    it may say so of a text.
-    ``past``: there is one of a node as it was, too."""
+    it may say so of a text. ``past``: there is one of a node as it was, too."""
 
     name: str
     on: frozenset[On]
