@@ -70,5 +70,5 @@ def embed_pending(store: Store, embedder: Embedder, model: str) -> None:
         dimension = embedder.embed_batch(["dimension"]).vectors.shape[1]
         while follow_model(store, model, dimension):
             pass
-    while store.queue_lengths()[1] and embed_some(store, embedder, model):
+    while store.vectors_wait() and embed_some(store, embedder, model):
         pass

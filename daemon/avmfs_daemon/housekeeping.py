@@ -167,9 +167,9 @@ class Housekeeper:
 
     def step(self) -> bool:
         """One piece of each kind of work; whether more waits."""
-        _, semantic = self._store.queue_lengths()
+        waiting = self._store.vectors_wait()
         try:
-            return self._embed(semantic > 0) if self._embedder is not None else False
+            return self._embed(waiting) if self._embedder is not None else False
         finally:  # whatever keeps passages from their vectors keeps nothing else from being done
             self._do_chores()
 
@@ -255,7 +255,7 @@ class Housekeeper:
                     waiting = True
                 else:
                     self._model = model
-                waiting = waiting or self._store.queue_lengths()[1] > 0
+                waiting = waiting or self._store.vectors_wait()
             if not waiting:
                 self._settle()
                 return model != self._model
