@@ -33,9 +33,11 @@ TOLD: Final = 0.05
 """The same for what is stored, as a step, where most letters are not ASCII's: code and tables are in pieces too."""
 
 _NO_PIECE: Final = frozenset(("▁", "[UNK]", "<unk>"))
-_ENGLISH: Final = re.compile(r"\b(?:the|is|are|what|which|who|whose|why|how|when|where|does|did|that)\b", re.IGNORECASE)
+_ENGLISH: Final = re.compile(
+    r"\A(?:is|are)\b|\b(?:the|what|which|who|whose|why|how|when|where|does|did|that)\b", re.IGNORECASE
+)
 """Words that mark a question as English: known as well as ASKED wants to a vocabulary that has them, whatever the other
-words ("is Nvidia overpriced" is pieces but for the first)."""
+words ("is Nvidia overpriced" is pieces but for the first); "is" and "are" at its beginning, as "waar is" is Dutch."""
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
@@ -53,6 +55,11 @@ def known(tokenizer: Any, text: str) -> float:
     return min(ours / letters, 1.0) if letters else 1.0
 
 
+def _latin(text: str) -> bool:
+    """Whether most of the characters are ASCII's."""
+    return text.isascii() or sum(map(str.isascii, text)) > len(text) / 2
+
+
 def weigh(tokenizer: Any, texts: Sequence[str], vectors: NDArray[np.float32], urgent: bool) -> None:
     """Shorten each of ``vectors`` (n, dim) to how far the model knows its text: 0 for not at all. ``urgent``: these are
     questions."""
@@ -61,11 +68,11 @@ def weigh(tokenizer: Any, texts: Sequence[str], vectors: NDArray[np.float32], ur
     low, high = ASKED
     for vector, text in zip(vectors, texts, strict=True):
         if not urgent:  # most texts are ASCII, and looking words up takes a GPU as long as the vectors
-            if not (text.isascii() or sum(map(str.isascii, text)) > len(text) / 2 or known(tokenizer, text) > TOLD):
+            if not (_latin(text) or known(tokenizer, text) > TOLD):
                 vector[:] = 0
             continue
         share = known(tokenizer, text)
-        marks = _ENGLISH.findall(text) if share < high else ()
+        marks = _ENGLISH.findall(text) if share < high and _latin(text) else ()
         if any(tokenizer.token_to_id(word.lower()) is not None for word in marks):
             share = high
         vector *= min(max((share - low) / (high - low), 0.0), 1.0)

@@ -78,3 +78,10 @@ def test_an_english_question_of_names_alone_is_known_by_its_small_words() -> Non
     questions = ["Is gaxz gaxz", "gaxz gaxz", "the gaxz"]  # this vocabulary has no "the"
     knowledge.weigh(tokenizer(), questions, vectors, urgent=True)
     assert vectors[:, 0].tolist() == [1, 0, 0]
+
+
+def test_a_small_word_marks_no_question_of_another_language() -> None:
+    vectors = np.ones((2, 2), np.float32)
+    questions = ["gaxz is gaxz gaxz", "is 中东局势紧张中东局势紧张"]
+    knowledge.weigh(tokenizer(), questions, vectors, urgent=True)
+    assert vectors[:, 0].tolist() == [0, 0]
