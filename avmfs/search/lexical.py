@@ -32,8 +32,9 @@ B: Final = 0.75  # how much a long passage is held against it
 COMMON: Final = 0.2
 """A term in more than this share of the passages says little and costs most: it is left out, unless all are."""
 
-ENOUGH: Final = 50
-"""Passages below which no term is called common: a share of a handful means nothing."""
+MANY: Final = 4000
+"""Passages up to which none is left out: there they cost little, and a store of one matter is told apart by them too
+("pressure", "flow": benchmarks/README.md)."""
 
 PRIOR: Final = 1000
 """Coverage weighs terms as if there were at least so many passages. In a store of ten, the idf of a term is
@@ -122,7 +123,7 @@ def search(table: Columns, terms: Sequence[str], postings: Callable[[Sequence[st
     asked for those that are not remembered."""
     count = len(table.passages)
     known, new = _terms(table, terms, postings)
-    if count >= ENOUGH and any(0 < known[term].count <= COMMON * count for term in terms):
+    if count > MANY and any(0 < known[term].count <= COMMON * count for term in terms):
         terms = [term for term in terms if known[term].count <= COMMON * count]
     mass = _idf(np.array([known[term].count for term in terms], np.int64), max(count, PRIOR))
     reached = np.zeros(count, np.bool_)

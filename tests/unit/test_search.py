@@ -270,10 +270,14 @@ def test_what_was_written_long_before_is_no_context() -> None:
     assert which(words_of(made, "lisbon").context) == [1]
 
 
-def test_common_terms_are_left_out_unless_there_is_nothing_else() -> None:
+def test_common_terms_are_left_out_of_a_large_store_unless_there_is_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = MemoryCorpus(embed=False)
     for n in range(100):
         made.add(f"/{n}/x", "meeting about budget" if n % 2 else f"meeting number n{n}")
+    assert len(which(words_of(made, "meet", "n4").words)) == 100
+    monkeypatch.setattr(lexical, "MANY", 99)
     assert which(words_of(made, "meet", "n4").words) == [5]
     assert len(which(words_of(made, "meet", "budget").words)) == 100
     assert len(which(words_of(made, "meet", "unheardof").words)) == 100
