@@ -423,7 +423,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "forget_hosts": lambda it: {"before": 0},
     "name_host": lambda it: {"name": "x"},
     "merge_digests": lambda it: {"host": "h", "name": "n", "alive": 1, "after": 0, "version": 1, "digests": []},
-    "publish_digests": lambda it: {"digests": []},
+    "publish_digests": lambda it: {"digests": [], "privacy": 0},
     "outbox_tidy": lambda it: {},
     "outbox_fill": lambda it: {"after": 0, "upto": 1, "events": "[]", "found": []},
     "outbox_report": lambda it: {
