@@ -512,6 +512,29 @@ def test_deliveries_of_one_subscription_wait_for_the_first_and_others_do_not(wor
     assert [each["turn"] for each in {each["agent"]: each for each in take(world)}["bob"]["deliveries"]] == turns[3:]
 
 
+def test_no_batch_that_fills_up_overtakes_one_that_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(fanout, "BATCH_EVENTS", 4)
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    world.write(ALICE, "/memory/0", b"x")
+    assert take(world) == []
+    world.clock.advance(61)
+    (first,) = take(world)[0]["deliveries"]
+    done(world, take(world), sent=[], failed=first["turn"], error="down", retry_at=world.clock() + MINUTE)
+    for names in ((1, 2, 3), (4,)):  # a batch that is full from the beginning, and one that fills up later
+        for name in names:
+            world.write(ALICE, f"/memory/{name}", b"x")
+        assert take(world) == []
+    world.clock.advance(61)
+    found: list[tuple[str, str]] = []
+    while taken := take(world):
+        found += told(taken)
+        done(world, taken)
+    assert [path for event, path in found if event == "write"] == [f"/memory/{n}" for n in range(5)]
+
+
 def test_a_dead_letter_is_delivered_anew_under_its_id(world: World) -> None:
     subscribe(world, BOB, "/memory/*")
     world.write(ALICE, "/memory/a", b"x")

@@ -208,7 +208,7 @@ def _take(tx: Tx, one: Subscription, each: int, most: int) -> tuple[list[dict[st
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
         " (state = :sealed or (state = :open and (due <= :now or due > :now + :every)))"
-        " order by state desc, due, turn limit :each",
+        " order by state desc, turn limit :each",  # what has been tried first: nothing overtakes it
         {"id": one.id, "sealed": SEALED, "open": OPEN, "now": tx.now, "every": one.every, "each": each},
     ).fetchall()
     taken: list[dict[str, Any]] = []
