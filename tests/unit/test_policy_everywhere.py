@@ -252,6 +252,7 @@ _OUTBOX: dict[str, Ask] = {
     "dead": lambda o, it: o.dead(),
     "figures": lambda o, it: o.figures(),
     "next_due": lambda o, it: o.next_due(),
+    "arrived": lambda o, it: o.arrived(),
     "notices": lambda o, it: o.notices(),
     "subscribed": lambda o, it: o.subscribed(),
     "subscriptions": lambda o, it: [o.subscriptions(), outcome(lambda: o.subscriptions(everybody=True))],

@@ -177,13 +177,13 @@ def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
 
 
 @command(frees_space=True)
-def forget_notices(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
-    """The asker has read these notices, or all that it has. {"count"}."""
+def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
+    """The asker has read these notices. {"count"}."""
     tx.who.require_itself()
     tx.db.execute(
-        "delete from outbox where state = ?1 and (?2 is null or message in (select value from json_each(?2)))"
-        " and subscription in (select id from subscription where agent = ?3)",
-        (ARRIVED, None if messages is None else json.dumps(messages), tx.who.name),
+        "delete from outbox where state = ? and message in (select value from json_each(?))"
+        " and subscription in (select id from subscription where agent = ?)",
+        (ARRIVED, json.dumps(messages), tx.who.name),
     )
     return {"count": tx.db.changes()}
 

@@ -144,6 +144,10 @@ class OutboxReader(Part):
         )
         return list(islice(notices, limit))
 
+    def arrived(self) -> list[str]:
+        """The ids of all notices, with those that are not shown: to forget these and none that come meanwhile."""
+        return [message for message, _ in self._rows("message", ARRIVED, 1000)]
+
     def unmatched(self) -> Unmatched | None:
         """The next rows of the log that are to be matched with what agents follow, for the operator; None when there
         are none."""
