@@ -307,7 +307,9 @@ def visible(tx: Tx, who: Principal, event: Event, since: _Since) -> bool:
 
 def _sees(tx: Tx, who: Principal, scopes: Iterable[int]) -> bool:
     """Classes in the log stay as they were: one of another agent alone may be from when the subscriber had search_all
-    (``queries.standing``)."""
+    (``queries.standing``). What is in quarantine is told to hooks alone."""
     seen = tx.known.scopes.visible_as_loaded(who)
-    all_of_it = who.operator or "search_all" in tx.policy.person(who.name).capabilities
-    return all(scope in seen and (all_of_it or scope not in seen.anothers) for scope in scopes)
+    if who.operator:
+        return seen.ids.issuperset(scopes)
+    all_of_it = "search_all" in tx.policy.person(who.name).capabilities
+    return all(scope in seen.told and (all_of_it or scope not in seen.anothers) for scope in scopes)
