@@ -863,6 +863,24 @@ def test_what_an_agent_asks_for_is_collected_in_parts_and_all(world: World, monk
     assert len(answers) > 3 and len(world.rows("select 1 from outbox where state = 3")) == 4 * 8
 
 
+def test_what_an_agent_asks_for_is_collected_though_a_long_delivery_does_not_fit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "AT_A_TIME", 10)
+    subscribe(world, BOB, "/memory/*", url=None)
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE, url=None)
+    for n in range(4, 7):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    subscribe(world, BOB, "/memory/*", "realtime", url=None)
+    assert len(notices(world, BOB)) == 14
+    assert world.rows("select 1 from outbox where state <> 3") == []
+
+
 def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path: Any) -> None:
     world = World(tmp_path, "direct")
     try:
