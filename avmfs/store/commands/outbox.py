@@ -203,8 +203,8 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
 
 
 def _take(tx: Tx, one: Subscription, each: int, most: int) -> tuple[list[dict[str, Any]], int]:
-    """Of what is due the first ``each`` deliveries, of ``most`` events together, and how many these were: ``most`` where
-    the next would have been too many."""
+    """Of what is due the first ``each`` deliveries, of ``most`` events together, and how many these were: ``most``
+    where the next would have been too many."""
     assemble(tx, one.id)
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
