@@ -27,9 +27,10 @@ SHARE: Final = 50  # of the time, at most one part in so many goes into making d
 def publish(store: Store) -> int:
     """Make all digests of this store anew; how many are others than before."""
     with store.reading(OPERATOR) as reader:
+        privacy = reader.discovery.topics_state()[1]
         rows = itertools.groupby(reader.discovery.known_to_all(), operator.itemgetter(0))
         made = [[agent, bloom.digest({key for _, key in group})] for agent, group in rows]
-    return int(store.submit(OPERATOR, "publish_digests", digests=made)["changed"])
+    return int(store.submit(OPERATOR, "publish_digests", digests=made, privacy=privacy)["changed"])
 
 
 class Publisher:

@@ -62,7 +62,8 @@ def inbox_(
             return
         found = await_mail(lambda step: memory.call("inbox", unread_only=unread, wait=step, **asked), wait)
         show(found["messages"], _lines(found["messages"]) if jsonl else found["text"])
-        memory.urgent = ""  # it has just been shown
+        if asked["thread"] is None:
+            memory.urgent = ""  # it has just been shown
     if wait and all(message["read"] for message in found["messages"]):
         ctx.exit(1)
 

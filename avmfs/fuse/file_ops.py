@@ -247,12 +247,18 @@ class FileOps:
         finally:
             if isinstance(handle, FileHandle):
                 self._locks.forget(handle.file.node, owner, "range")
-        if not isinstance(handle, FileHandle) and handle.writable:
-            self._handles.went_on(fh, handle)
+            elif handle.writable:
+                self._handles.went_on(fh, handle)  # what was refused too is no part of what comes next
         return b""
 
     def _fsync(self, request: Request) -> bytes:
-        self._handles[p.FSYNC_IN.unpack_from(request.body)[0]].fsync()
+        fh = p.FSYNC_IN.unpack_from(request.body)[0]
+        handle = self._handles[fh]
+        try:
+            handle.fsync()
+        finally:
+            if isinstance(handle, VirtualHandle) and handle.writable:
+                self._handles.went_on(fh, handle)
         return b""
 
     def _release(self, request: Request) -> bytes:

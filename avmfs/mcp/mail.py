@@ -66,5 +66,6 @@ def avm_inbox(
         call.door("delete_mail", messages=delete)
     ask = call.patient if wait else call.door
     found = ask("inbox", unread_only=unread_only, mark_read=mark_read, wait=wait, thread=thread)
-    call.urgent_is_shown()
+    if thread is None:
+        call.urgent_is_shown()
     return Answer(found["text"], Inbox.of(found))

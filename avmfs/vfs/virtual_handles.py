@@ -12,7 +12,7 @@ import threading
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import AvmError, BadHandle, Denied, Invalid, OverQuota, from_wire
+from avmfs.errors import AvmError, BadHandle, Denied, Invalid, NotFound, OverQuota, from_wire
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
@@ -212,8 +212,9 @@ class PastHandle(VirtualHandle):
 
 
 class MailHandle(VirtualHandle):
-    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing. Shells ignore what
-    close(2) says, so a message that would be refused is refused when its first bytes are written."""
+    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing; what it refuses is not
+    sent with the next. Shells ignore what close(2) says, so a message that would be refused is refused when its first
+    bytes are written."""
 
     def __init__(self, memory: Memory, name: bytes) -> None:
         super().__init__(memory, False, True)
@@ -250,7 +251,11 @@ class MailHandle(VirtualHandle):
         with self.lock, Remembering(self.memory, every=True):
             if self.written and not self.refused:
                 text = self.text().removesuffix("\n")
-                self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
+                try:
+                    self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
+                except (Denied, Invalid, NotFound, OverQuota):
+                    self.written.clear()
+                    raise
             self.written.clear()
             self.refused = 0
 

@@ -93,9 +93,10 @@ def pending(ctx: Context) -> str:
 @writes("pending", "anything, even nothing: the notices of subscriptions that it shows are read", empty_write=True)
 def write_pending(ctx: Context, text: str) -> None:
     with ctx.memory.reading() as reader:
-        found = reader.outbox.notices(NOTICES)
-    few = len(found) < NOTICES  # with them goes what cannot be shown
-    ctx.memory.submit("forget_notices", messages=None if few else [each.message for each in found])
+        found = [each.message for each in reader.outbox.notices(NOTICES)]
+        if len(found) < NOTICES:
+            found = reader.outbox.arrived()  # with them goes what cannot be shown
+    ctx.memory.submit("forget_notices", messages=found)
 
 
 @view("feed", "directory", summary="what agents did below it, newest first")

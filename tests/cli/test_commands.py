@@ -358,6 +358,8 @@ def test_urgent_mail_is_on_stderr_of_every_command_that_is_asked_for_it_until_it
         assert b"> fire in the server room\n" in done.stderr and b"fire" not in done.stdout
     assert avm.run("read", "/shared/plain.md", agent="fritz").stdout == b"plain"
     assert avm.run("read", "/shared/plain.md", agent="alice").stderr == b""
+    other = avm.run("inbox", "--thread", "99", agent="fritz")  # shows another thread, and not the urgent one
+    assert other.stdout == b"(no messages)\n" and b"fire" in other.stderr
     shown = avm.run("inbox", "-m", agent="fritz")
     assert b"fire" in shown.stdout and shown.stderr == b""
     assert avm.run("ls", agent="fritz").stderr == b""

@@ -512,6 +512,29 @@ def test_deliveries_of_one_subscription_wait_for_the_first_and_others_do_not(wor
     assert [each["turn"] for each in {each["agent"]: each for each in take(world)}["bob"]["deliveries"]] == turns[3:]
 
 
+def test_no_batch_that_fills_up_overtakes_one_that_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(fanout, "BATCH_EVENTS", 4)
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    world.write(ALICE, "/memory/0", b"x")
+    assert take(world) == []
+    world.clock.advance(61)
+    (first,) = take(world)[0]["deliveries"]
+    done(world, take(world), sent=[], failed=first["turn"], error="down", retry_at=world.clock() + MINUTE)
+    for names in ((1, 2, 3), (4,)):  # a batch that is full from the beginning, and one that fills up later
+        for name in names:
+            world.write(ALICE, f"/memory/{name}", b"x")
+        assert take(world) == []
+    world.clock.advance(61)
+    found: list[tuple[str, str]] = []
+    while taken := take(world):
+        found += told(taken)
+        done(world, taken)
+    assert [path for event, path in found if event == "write"] == [f"/memory/{n}" for n in range(5)]
+
+
 def test_a_dead_letter_is_delivered_anew_under_its_id(world: World) -> None:
     subscribe(world, BOB, "/memory/*")
     world.write(ALICE, "/memory/a", b"x")
@@ -838,6 +861,24 @@ def test_what_an_agent_asks_for_is_collected_in_parts_and_all(world: World, monk
     while answers[-1]:
         answers.append(world.do(BOB, "collect_notices")["more"])
     assert len(answers) > 3 and len(world.rows("select 1 from outbox where state = 3")) == 4 * 8
+
+
+def test_what_an_agent_asks_for_is_collected_though_a_long_delivery_does_not_fit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limits_can_be_set(world)
+    monkeypatch.setattr(outbox, "AT_A_TIME", 10)
+    subscribe(world, BOB, "/memory/*", url=None)
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE, url=None)
+    for n in range(4, 7):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    world.store.match_subscriptions()
+    subscribe(world, BOB, "/memory/*", "realtime", url=None)
+    assert len(notices(world, BOB)) == 14
+    assert world.rows("select 1 from outbox where state <> 3") == []
 
 
 def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path: Any) -> None:

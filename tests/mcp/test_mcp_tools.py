@@ -273,6 +273,14 @@ def test_urgent_mail_sent_from_a_mount_arrives(world: World, bob: Peer) -> None:
     bob.call("avm_inbox", mark_read=True)
 
 
+def test_urgent_mail_is_a_block_beside_a_thread_that_it_is_not_in(alice: Peer, bob: Peer) -> None:
+    bob.call("avm_tell", recipient="bob", body="so that he is known")
+    alice.call("avm_tell", recipient="bob", body="the building burns", priority="urgent")
+    result = bob.call("avm_inbox", thread=99999)
+    bob.call("avm_inbox", mark_read=True)
+    assert result.structured_content == {"messages": []} and "the building burns" in result.content[1].text
+
+
 def test_a_conversation_has_a_thread_and_mail_can_go(alice: Peer, bob: Peer) -> None:
     sent = alice.call("avm_tell", recipient="bob", body="shall we?")
     (asked,) = bob.said("avm_inbox", unread_only=True, mark_read=True)["messages"]

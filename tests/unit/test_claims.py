@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from avmfs.access import Principal
+from avmfs.access import Policy, Principal
 from avmfs.agents.presence import Presence
 from avmfs.errors import Busy, Denied, Invalid, NotFound
 from avmfs.rpc import methods
 from avmfs.store.commands.claims import CANDIDATES
 from avmfs.store.rows.claims import LEASE_MAX_NS
+from avmfs.trust import Trusted
 from tests.unit.views_fixtures import World, opened
 
 A = "/memory/shared/q/a.md"
@@ -129,8 +130,6 @@ def _removed(world: World) -> list[Any]:
 
 
 def test_who_may_not_change_a_file_may_not_claim_it_and_does_not_get_it(tmp_path: Path) -> None:
-    from avmfs.access import Policy
-
     with opened(tmp_path, Policy.from_words([("/memory/fixed/*", "ro", ("bob",))], "rw")) as world:
         alice, bob = world.agent("alice"), world.agent("bob")
         alice.put("/memory/fixed/a.md", "x\n")
@@ -144,6 +143,20 @@ def test_who_may_not_change_a_file_may_not_claim_it_and_does_not_get_it(tmp_path
         assert methods.call(bob.memory, "claims", {}) == {"claims": []}
         assert "works on" not in bob.cat("/:agents") and "works on /memory/shared/hers.md" in alice.cat("/:agents")
         assert all(not each["claims"] for each in methods.call(bob.memory, "agents", {}))
+
+
+def test_what_is_in_quarantine_is_nobodys_next_task(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
+        alice, bob = world.agent("alice"), world.agent("bob")
+        for name in ("a", "b"):
+            alice.put(f"/memory/shared/q/{name}.md", "x\n")
+        held = alice.node("/memory/shared/q/a.md")
+        alice.memory.submit("set_sources", node=held.id, sources=["web"])
+        asked = {"nodes": [held.id], "lease": 10**9, "parent": held.parent}
+        assert bob.memory.submit("claim", **asked)["node"] is None, "it was free when it was looked for"
+        assert [taken(world, "bob") for _ in "ab"] == ["/memory/shared/q/b.md", "(nothing to claim)"]
+        bob.echo("\n", "/memory/shared/q/a.md:claim")  # who names it has it
+        assert holder(world, "/memory/shared/q/a.md") == "bob"
 
 
 def test_a_claim_of_who_may_not_change_the_file_any_more_is_anybodys_who_may(world: World) -> None:

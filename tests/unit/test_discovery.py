@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,25 @@ def test_who_takes_its_word_back_is_forgotten_at_once(world: World) -> None:
     assert alice.cat("/:who?q=NVDA&via=gossip") == "(nobody is known to know)\n"
 
 
+def test_a_digest_that_was_being_made_does_not_undo_a_stricter_mode(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob, submit = world.agent("alice"), world.agent("bob"), world.store.submit
+    bob.put("/private/one.md", "# NVDA")
+    mode(bob, "full")
+    alice.memory.make_searchable()
+    digest_cache.publish(world.store)
+
+    def stricter_first(who: Principal, command: str, **arguments: Any) -> Any:
+        monkeypatch.undo()
+        mode(bob, "none")
+        return submit(who, command, **arguments)
+
+    monkeypatch.setattr(world.store, "submit", stricter_first)
+    assert digest_cache.publish(world.store) == 0
+    assert alice.cat("/:who?q=NVDA&via=gossip") == "(nobody is known to know)\n"
+
+
 def test_what_expired_or_moved_is_not_told(world: World) -> None:
     alice, bob, _ = (world.agent(name) for name in ("alice", "bob", "carol"))
     mode(bob, "full")
@@ -210,7 +230,7 @@ def test_only_the_agent_itself_or_an_operator_sets_a_mode(world: World) -> None:
         operator.submit("set_privacy", mode="owner", agent="nobody-yet")
     for command in (
         {"name_host": {"name": "x"}},
-        {"publish_digests": {"digests": []}},
+        {"publish_digests": {"digests": [], "privacy": 0}},
         {"forget_hosts": {"before": 1}},
     ):
         for name, arguments in command.items():

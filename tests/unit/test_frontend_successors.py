@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from avmfs import handover as kept
-from avmfs.errors import NotFound, OverQuota
+from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.fuse import protocol as p
 from avmfs.fuse.entry_cache import EntryCache
 from avmfs.fuse.file_ops import FileOps
@@ -229,6 +229,38 @@ def test_a_mailbox_takes_any_number_of_messages_and_leaves_a_successor_what_is_n
     handles.went_on(fh, handle, 1000, b"not yet")
     successor = Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)).handles[fh]
     assert isinstance(successor, MailHandle) and successor.text() == "not yet"
+
+
+@pytest.mark.parametrize("last", [b"\n", b"hi again\n"], ids=["refused", "sent"])
+@pytest.mark.parametrize("op", [Op.FLUSH, Op.FSYNC])
+def test_what_a_mailbox_has_refused_or_sent_is_no_part_of_the_next_message(world: World, op: Op, last: bytes) -> None:
+    memory, bob = kept.make(), world.agent("bob").memory
+    tree = Tree(world.agent("alice").memory, uid=0, gid=0)
+    continuity = Handover(tree, memory)
+    handles, numbers = Handles(continuity), Inodes(tree, continuity)
+    handlers: dict[int, Callable[[Request], bytes]] = {}
+    session: Any = SimpleNamespace(
+        answers=lambda quick: None, serves=lambda served, **how: handlers.update(served), may_block=lambda: True
+    )
+    locks: Any = None
+    replies = EntryCache(tree, numbers, KernelFilter(kernel_filter.create()))
+    FileOps(session, tree, numbers, replies, handles, PageCache(), locks)
+    fh = handles.keep(MailHandle(tree.memory, b"bob"), 1)
+
+    def message(unique: int, text: bytes) -> None:
+        body = p.WRITE_IN.pack(fh, 0, len(text), 0, 0, 0, 0) + text
+        handlers[Op.WRITE](Request(Op.WRITE, unique, 0, 0, 0, body))
+        end = p.FLUSH_IN.pack(fh, 0, 0, 0) if op is Op.FLUSH else p.FSYNC_IN.pack(fh, 0, 0)
+        handlers[op](Request(op, unique + 1, 0, 0, 0, end))
+
+    with pytest.raises(Invalid):
+        message(2, b"\n")
+    message(4, b"hi\n")
+    assert [each.body for each in bob.inbox()] == ["hi"]
+    with pytest.raises(Invalid) if last == b"\n" else contextlib.nullcontext():
+        message(6, last)
+    successor = Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)).handles[fh]
+    assert isinstance(successor, MailHandle) and successor.text() == ""
 
 
 def test_the_removal_of_a_question_that_is_sent_again_has_been_done(world: World) -> None:

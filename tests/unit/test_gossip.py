@@ -73,7 +73,7 @@ def test_two_hosts_know_the_same_after_one_exchange(worlds: list[World]) -> None
 
 def test_what_the_system_has_fetched_is_told_too(worlds: list[World]) -> None:
     mars, venus = named(worlds[0], "mars"), named(worlds[1], "venus")
-    worlds[0].store.submit(OPERATOR, "publish_digests", digests=[[OPERATOR.name, digest({"nvda"})]])
+    worlds[0].store.submit(OPERATOR, "publish_digests", digests=[[OPERATOR.name, digest({"nvda"})]], privacy=0)
     assert exchange(mars, venus) == 1 and bits(mars) == bits(venus)
 
 
@@ -105,7 +105,7 @@ def test_private_topics_never_cross_unless_their_owner_says_so(worlds: list[Worl
 def test_many_digests_come_in_pages_without_a_gap(worlds: list[World], monkeypatch: pytest.MonkeyPatch) -> None:
     mars, venus = named(worlds[0], "mars"), named(worlds[1], "venus")
     made = [[f"agent{number}", digest([f"topic {number}"])] for number in range(50)]
-    worlds[0].store.submit(OPERATOR, "publish_digests", digests=made)
+    worlds[0].store.submit(OPERATOR, "publish_digests", digests=made, privacy=0)
     monkeypatch.setattr(gossip, "PAGE_BYTES", 7 * (128 + 64))
     learnt: list[int] = []
     while not learnt or learnt[-1]:

@@ -31,7 +31,7 @@ STORE = Path(log_ops.__file__).parents[1]
         (kernel_notices._NAME, "beside create mkdir remove rename rights rmdir"),
         (kernel_notices._ALL_NAMES, "moved rules shared trust ttl"),
         (kernel_notices._SILENT, "claim key people release tell"),
-        (events._SILENT, "attributes claim release trust"),
+        (events._SILENT, "attributes claim key people privacy release trust"),
         (hit_cache._STILL, "attributes claim mkdir release rmdir tell"),
         (nodes._UNLISTED, "attributes claim key people privacy release tell trust"),
         (log_ops.DIRECTORY_NAMES, "mkdir rmdir"),
@@ -55,6 +55,13 @@ def test_what_an_agent_did() -> None:
         "shared": "shared",
         "ttl": "set the ttl of",
     }
+
+
+def test_subscriptions_tell_of_what_their_document_lists() -> None:
+    text = (STORE.parents[1] / "docs" / "SUBSCRIPTIONS.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(\w+)`", text.split("what happens from then on:")[1].split(". ")[0])
+    told = [op.name for op in log_ops.OPS if events.of_row(1, 1, op.name, "bob", 1, 1, 1, b"/a", None)]
+    assert sorted(told) == sorted([*listed, "beside", "moved", "orphaned", "rights", "rules", "touched"]), "no rows"
 
 
 def test_every_op_that_is_logged_by_name_is_in_the_table() -> None:

@@ -252,6 +252,7 @@ _OUTBOX: dict[str, Ask] = {
     "dead": lambda o, it: o.dead(),
     "figures": lambda o, it: o.figures(),
     "next_due": lambda o, it: o.next_due(),
+    "arrived": lambda o, it: o.arrived(),
     "notices": lambda o, it: o.notices(),
     "subscribed": lambda o, it: o.subscribed(),
     "subscriptions": lambda o, it: [o.subscriptions(), outcome(lambda: o.subscriptions(everybody=True))],
@@ -423,7 +424,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "forget_hosts": lambda it: {"before": 0},
     "name_host": lambda it: {"name": "x"},
     "merge_digests": lambda it: {"host": "h", "name": "n", "alive": 1, "after": 0, "version": 1, "digests": []},
-    "publish_digests": lambda it: {"digests": []},
+    "publish_digests": lambda it: {"digests": [], "privacy": 0},
     "outbox_tidy": lambda it: {},
     "outbox_fill": lambda it: {"after": 0, "upto": 1, "events": "[]", "found": []},
     "outbox_report": lambda it: {

@@ -12,6 +12,7 @@ from avmfs import calls
 from avmfs.errors import Interrupted
 from avmfs.rpc import documents, methods
 from avmfs.store.commands import outbox as commands
+from avmfs.store.queries.outbox import Notice, OutboxReader
 from tests.unit.views_fixtures import World, given_up, opened
 
 
@@ -148,6 +149,24 @@ def test_what_is_marked_as_read_has_been_shown(world: World) -> None:
         bob.echo("", "/:pending")
         shown = pending(world)
     assert [line.rpartition("/")[2] for line in told if "write" in line] == [f"{number}.md v1" for number in range(60)]
+
+
+def test_a_notice_that_comes_while_others_are_marked_is_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob, notices = world.agent("alice"), world.agent("bob"), OutboxReader.notices
+    methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
+    alice.put("/shared/shown.md", "x")
+    methods.call(bob.memory, "pending", {})
+
+    def another_comes(reader: OutboxReader, limit: int) -> list[Notice]:
+        found = notices(reader, limit)
+        monkeypatch.undo()
+        alice.put("/shared/later.md", "x")
+        methods.call(bob.memory, "pending", {})
+        return found
+
+    monkeypatch.setattr(OutboxReader, "notices", another_comes)
+    bob.echo("", "/:pending")
+    assert [line.rpartition("/")[2] for line in pending(world)[1:]] == ["later.md", "later.md v1"]
 
 
 @pytest.mark.parametrize("text", [b"\n", b"read\n", b"read"])

@@ -24,8 +24,9 @@ CANDIDATES: Final = 256  # that one command looks at
 def claim(tx: Tx, nodes: list[int], lease: int, parent: int | None = None) -> dict[str, Any]:
     """Claim a file for ``lease`` ns from now, or renew the asker's own claim of it. Raises Busy, naming who has it.
 
-    With ``parent`` the first of ``nodes`` that is still in that directory, that the asker may change and that nobody
-    has claimed, this agent included. {"node", "until", "path"}; node None where there is none, and of no nodes."""
+    With ``parent`` the first of ``nodes`` that is still in that directory, not in quarantine, that the asker may change
+    and that nobody has claimed, this agent included. {"node", "until", "path"}; node None where there is none, and of
+    no nodes."""
     if not 0 < lease <= LEASE_MAX_NS:
         raise Invalid("a lease is more than 0s and at most 30d")
     if len(nodes) > CANDIDATES or (parent is None and len(nodes) != 1):
@@ -38,7 +39,9 @@ def claim(tx: Tx, nodes: list[int], lease: int, parent: int | None = None) -> di
             if parent is None:
                 raise
             continue
-        if parent is not None and (found.parent != parent or found.kind is not Kind.FILE):
+        if parent is not None and (
+            found.parent != parent or found.kind is not Kind.FILE or found.scope in tx.visible.held
+        ):
             continue
         document = tx.document_of(found)
         holder = tx.db.execute("select agent from claim where document = ?", (document,)).get

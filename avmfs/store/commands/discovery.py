@@ -56,10 +56,13 @@ def set_privacy(tx: Tx, mode: str, agent: str | None = None) -> dict[str, Any]:
 
 
 @command(durable=False)
-def publish_digests(tx: Tx, digests: list[list[Any]]) -> dict[str, Any]:
+def publish_digests(tx: Tx, digests: list[list[Any]], privacy: int) -> dict[str, Any]:
     """The digests of this store are now these, [agent, bits] each; what is not among them is withdrawn. Only what
-    differs gets another version. {"changed"}."""
+    differs gets another version. Nothing is done where modes are others than ``privacy``, the number when these were
+    made: one may be stricter, and holds. {"changed"}."""
     tx.require_operator()
+    if _number(tx, "privacy_state") != privacy:
+        return {"changed": 0}
     host = own_host(tx)
     given = {agent for agent, _ in digests}
     left: list[Any] = tx.db.execute("select agent from digest where host = ?", (host,)).fetchall()
@@ -154,5 +157,8 @@ def _publish(tx: Tx, host: str, digests: Sequence[tuple[str, bytes]], only_known
 
 def _count(tx: Tx, state: str) -> None:
     """Another number, for those who remember what they derived."""
-    number = int(tx.db.execute("select value from setting where key = ?", (state,)).get or 0)
-    tx.db.execute("insert or replace into setting(key, value) values(?, ?)", (state, str(number + 1)))
+    tx.db.execute("insert or replace into setting(key, value) values(?, ?)", (state, str(_number(tx, state) + 1)))
+
+
+def _number(tx: Tx, state: str) -> int:
+    return int(tx.db.execute("select value from setting where key = ?", (state,)).get or 0)

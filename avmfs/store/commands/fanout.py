@@ -98,7 +98,7 @@ def _join(tx: Tx, one: Subscription, room: _Room, found: list[Event], path: byte
         joined, found = whole[:most], whole[most:]
         full = len(joined) == most and path is None
         tx.db.execute(
-            f"update outbox set events = ?, size = ?{', due = 0, state = 1' if full else ''} where turn = ?",
+            f"update outbox set events = ?, size = ?{', due = 0' if full else ''} where turn = ?",
             (pack(joined), len(joined), row[0]),
         )
     pieces = [found[start : start + most] for start in range(0, len(found), most)]

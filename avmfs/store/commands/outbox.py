@@ -177,13 +177,13 @@ def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
 
 
 @command(frees_space=True)
-def forget_notices(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
-    """The asker has read these notices, or all that it has. {"count"}."""
+def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
+    """The asker has read these notices. {"count"}."""
     tx.who.require_itself()
     tx.db.execute(
-        "delete from outbox where state = ?1 and (?2 is null or message in (select value from json_each(?2)))"
-        " and subscription in (select id from subscription where agent = ?3)",
-        (ARRIVED, None if messages is None else json.dumps(messages), tx.who.name),
+        "delete from outbox where state = ? and message in (select value from json_each(?))"
+        " and subscription in (select id from subscription where agent = ?)",
+        (ARRIVED, json.dumps(messages), tx.who.name),
     )
     return {"count": tx.db.changes()}
 
@@ -203,12 +203,13 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
 
 
 def _take(tx: Tx, one: Subscription, each: int, most: int) -> tuple[list[dict[str, Any]], int]:
-    """Of what is due the first ``each`` deliveries, of ``most`` events together, and how many these were."""
+    """Of what is due the first ``each`` deliveries, of ``most`` events together, and how many these were: ``most``
+    where the next would have been too many."""
     assemble(tx, one.id)
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
         " (state = :sealed or (state = :open and (due <= :now or due > :now + :every)))"
-        " order by state desc, due, turn limit :each",
+        " order by state desc, turn limit :each",  # what has been tried first: nothing overtakes it
         {"id": one.id, "sealed": SEALED, "open": OPEN, "now": tx.now, "every": one.every, "each": each},
     ).fetchall()
     taken: list[dict[str, Any]] = []
@@ -217,6 +218,7 @@ def _take(tx: Tx, one: Subscription, each: int, most: int) -> tuple[list[dict[st
     for *columns, packed, state in rows:
         found = json.loads(packed)
         if size + len(found) > most and deliveries:
+            size = most
             break
         size += len(found)
         deliveries.append((*columns, found, state))
@@ -307,7 +309,9 @@ def visible(tx: Tx, who: Principal, event: Event, since: _Since) -> bool:
 
 def _sees(tx: Tx, who: Principal, scopes: Iterable[int]) -> bool:
     """Classes in the log stay as they were: one of another agent alone may be from when the subscriber had search_all
-    (``queries.standing``)."""
+    (``queries.standing``). What is in quarantine is told to hooks alone."""
     seen = tx.known.scopes.visible_as_loaded(who)
-    all_of_it = who.operator or "search_all" in tx.policy.person(who.name).capabilities
-    return all(scope in seen and (all_of_it or scope not in seen.anothers) for scope in scopes)
+    if who.operator:
+        return seen.ids.issuperset(scopes)
+    all_of_it = "search_all" in tx.policy.person(who.name).capabilities
+    return all(scope in seen.told and (all_of_it or scope not in seen.anothers) for scope in scopes)

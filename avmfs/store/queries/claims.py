@@ -43,8 +43,8 @@ class ClaimsReader(Part):
 
     def free(self, parent: int, limit: int) -> list[int]:
         """Files of a directory that nobody has claimed and that the asker may change, in order of mtime: none that is
-        empty still or whose name begins with a dot."""
-        scopes = [scope for scope in json.loads(self._visible.json) if self._visible.writable(scope)]
+        empty still, whose name begins with a dot, or that is in quarantine."""
+        scopes = [scope for scope in self._visible.told if self._visible.writable(scope)]
         rows = self._all(
             f"select node.id from node left join claim on claim.document = node.document and not {OVER}"
             f" where parent = :parent and kind = {int(Kind.FILE)} and size > 0 and substr(name, 1, 1) <> x'2e'"

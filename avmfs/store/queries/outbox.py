@@ -144,6 +144,10 @@ class OutboxReader(Part):
         )
         return list(islice(notices, limit))
 
+    def arrived(self) -> list[str]:
+        """The ids of all notices, with those that are not shown: to forget these and none that come meanwhile."""
+        return [message for message, _ in self._rows("message", ARRIVED, 1000)]
+
     def unmatched(self) -> Unmatched | None:
         """The next rows of the log that are to be matched with what agents follow, for the operator; None when there
         are none."""
@@ -217,9 +221,10 @@ class OutboxReader(Part):
         """As :changes would: by the scope and the place of the change, and by the node that is there now."""
         if event.path.startswith(MAIL):
             return event.path == MAIL + self._who.name
-        if not self._standing.saw(event.scope, paths.raw(event.path)):
+        told = self._visible.told
+        if event.scope not in told or not self._standing.saw(event.scope, paths.raw(event.path)):
             return False
         row = self._db.execute("select scope, expires from node where id = ?", (event.node,)).fetchone()
         if row is None or event.event in GONE:
             return event.event in GONE
-        return row[0] in self._visible and (row[1] is None or row[1] > self._now)
+        return row[0] in told and (row[1] is None or row[1] > self._now)

@@ -62,9 +62,9 @@ OPS: Final = (
     Op("tell", "nothing", "nothing", still=True, listed=False),
     Op("claim", "nothing", "nothing", still=True, listed=False, subscribed=False),
     Op("release", "nothing", "nothing", still=True, listed=False, subscribed=False),
-    Op("privacy", listed=False),
-    Op("key", notifies="nothing", listed=False),
-    Op("people", notifies="nothing", listed=False),
+    Op("privacy", listed=False, subscribed=False),
+    Op("key", notifies="nothing", listed=False, subscribed=False),
+    Op("people", notifies="nothing", listed=False, subscribed=False),
     # Events that are no rows of the log: kernels alone hear of them.
     Op(RIGHTS, notifies="name"),
     Op(ORPHANED),

@@ -21,7 +21,7 @@ _PRINCIPALS = 4096  # remembered ones
 class Visible:
     """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
     those that are not aside (``Scope.aside``): ``searched``. What is ``held`` in quarantine none of them has
-    (``told_json``: all but that). ``trash``: those of what is there; ``emptied_json``: of these the ones from which it
+    (``told``: all but that). ``trash``: those of what is there; ``emptied_json``: of these the ones from which it
     may remove.
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
@@ -44,8 +44,8 @@ class Visible:
         self.emptied_json = _json(trash & write)
         index = frozenset(each for each in self.ids if aside.get(each) == "index")
         self.held = frozenset(each for each in self.ids if scopes[each].trust == "quarantine")
-        told = self.ids - self.held
-        self.told_json = self.json if told == self.ids else _json(told)
+        self.told = told = self.ids - self.held if self.held else self.ids
+        self.told_json = self.json if told is self.ids else _json(told)
         self._searched = {"": told.difference(aside), "archive": told - trash - index, "index": index - self.held}
         self._searched_json = {also: _json(ids) for also, ids in self._searched.items()}
 
