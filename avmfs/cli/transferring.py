@@ -57,7 +57,7 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
     if not source.exists():
         raise NotFound(path=str(source))
     with door() as memory:
-        where = str(memory.call("locate", path=into or chosen.into)["path"])
+        where = str(memory.call("locate", path=chosen.into if into is None else into)["path"])
         with working("importing") as progress:
             run = Import(memory, where, dry=dry_run, replacing=replace, progress=progress)
             report = run.run(chosen.call(source))  # type: ignore[arg-type]

@@ -117,6 +117,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("trash", "", "files"),
         Good("trash ls --limit 5", "", "files"),
         Good("trash empty -y /shared/none", "0 removed", "removed"),
+        Bad("trash empty -y ''", 1, "empty"),
         Bad("trash restore", 2, "PATH"),
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
@@ -484,6 +485,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
         Bad("export nonsense - /shared/e", 2, "expected git, jsonl, markdown, tar"),
         Bad("export jsonl - /shared/none", 1, "No such"),
+        Bad("export jsonl - ''", 1, "empty"),
         Bad("export jsonl /no/such/folder/x", 1, "/no/such/folder"),
     ],
     "import": [
@@ -493,6 +495,7 @@ ROWS: dict[str, list[Good | Bad]] = {
             "added became linked links_refused read refused same updated",
         ),
         Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
+        Bad(f"import jsonl {SAMPLES}/lines.jsonl --into '' -n", 1, "empty"),
         Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
     ],
     "sync": [
