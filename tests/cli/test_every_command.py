@@ -402,7 +402,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("audit --limit 3", "", "about agent at op operator path route version was"),
         Good("audit verify --operator", "ok"),
         Bad("audit verify", 1, "operator"),
-        Bad("audit --since soon", 2, "since"),
+        Bad("audit --since soon", 2, "avm: since="),
     ],
     "model": [
         Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
