@@ -675,6 +675,7 @@ def test_config_says_where_each_value_comes_from(alone: Shell) -> None:
     done = alone.run("config", "check", agent=None, code=1)
     assert b"config.yaml: search.max_tokens" in done.stdout
     assert "avm config check" in alone.complaint("ls", code=2)
+    assert "no such file" in Shell({**alone.environ, "AVM_CONFIG": "/none.yaml"}).complaint("ls", code=2)
 
 
 # --- on a terminal
