@@ -118,6 +118,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("trash ls --limit 5", "", "files"),
         Good("trash empty -y /shared/none", "0 removed", "removed"),
         Bad("trash empty -y ''", 1, "empty"),
+        Bad("trash empty -y /trash/shared/e", 2, "what it was called"),
         Bad("trash restore", 2, "PATH"),
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
