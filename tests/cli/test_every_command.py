@@ -371,6 +371,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     "ask": [
         Good("ask alpha", "/memory/shared/e/a.md", "asked degraded knows recalled tokens"),
         Good("ask -", "alpha", data=b"alpha\n"),
+        Bad("ask ''", 2, "what is it about", data=b"alpha\n"),
         Bad("ask x -t 0", 2, "max_tokens"),
         Bad("ask x --to nobody-at-all", 1, "nobody-at-all"),
     ],
