@@ -78,7 +78,8 @@ def test_bytes_go_in_and_out_as_they_are(avm: Shell) -> None:
     avm.run("write", "/private/b.bin", "-", data=b"a\n")
     avm.run("append", "/private/b.bin", data=b"\xff")
     avm.run("append", "/private/b.bin", "-", data=b"\n\n")
-    assert avm.run("read", "/private/b.bin").stdout == b"a\n\xff\n\n"
+    avm.run("append", "/private/b.bin", "--content", "-", data=b"\xfe")
+    assert avm.run("read", "/private/b.bin").stdout == b"a\n\xff\n\n\xfe"
     avm.run("write", "/private/empty", data=b"")
     assert avm.run("read", "/private/empty").stdout == b""
 
