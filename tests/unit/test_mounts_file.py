@@ -107,6 +107,7 @@ def test_the_rest_of_the_file_stays_letter_for_letter(path: Path, environ: dict[
         ("dora", "/", "root"),
         ("dora", "/m/$NOWHERE", "NOWHERE"),
         ("dora", "/m/a\nb", ""),
+        ("dora", "/m/\udcff", "UTF-8"),
         ("all", "/m/x", "agent_id"),
     ],
 )
