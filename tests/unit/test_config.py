@@ -839,7 +839,7 @@ def test_the_hour_of_a_digest_is_local_time_with_quotes_or_without(
     assert settings_of(f"digest: {{at: {text}}}").digest.at == minutes
 
 
-@pytest.mark.parametrize("text", ["'24:00'", "8", "08:60", "daily", "-1", "1440", "true", "1.5", "''"])
+@pytest.mark.parametrize("text", ["'24:00'", "8", "08:60", "daily", "-1", "900", "1440", "true", "1.5", "''"])
 def test_what_is_no_hour_is_refused(settings_of: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=r"digest\.at: "):
         settings_of(f"digest: {{at: {text}}}")
