@@ -666,11 +666,17 @@ def test_delta_tells_once(avm: Shell) -> None:
 def test_config_says_where_each_value_comes_from(alone: Shell) -> None:
     config = Path(alone.environ["AVM_CONFIG_DIR"]) / "config.yaml"
     config.write_text("embedding: {enabled: false}\nsearch:\n  weights: {words: 0.5}\nuids: {1001: [alice]}\n")
+    with config.open("a") as file:
+        file.write("agents: {team.bot: {groups: [desk]}}\n")
     found = {each["key"]: each for each in json.loads(alone.out("config", "--json", agent=None))}
     assert found["embedding.enabled"] == {"key": "embedding.enabled", "value": False, "source": "config.yaml"}
     assert found["embedding.model"]["source"] == "default" and found["search.weights.words"]["source"] == "config.yaml"
     assert found["search.weights.cosine"]["source"] == "default" and found["uids.1001"]["source"] == "config.yaml"
+    assert found["agents.team.bot.groups"]["source"] == "config.yaml"
     assert found["paths.config_dir"]["source"] == "environment AVM_CONFIG_DIR"
+    unset = {**alone.environ, "AVM_CONFIG_DIR": "", "XDG_CONFIG_HOME": "relative"}  # which means as little
+    at_home = {each["key"]: each for each in json.loads(Shell(unset).out("config", "--json", agent=None))}
+    assert at_home["paths.config_dir"]["source"] == "default"
     named = {each["key"]: each for each in json.loads(alone.out("config", "--json", "--db", "/tmp/x.db", agent=None))}
     assert named["paths.database"] == {"key": "paths.database", "value": "/tmp/x.db", "source": "option --db"}
     config.write_text("search: {max_tokens: none}\n")
