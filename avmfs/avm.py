@@ -68,6 +68,7 @@ class AVM(Collaboration, CodeIndex):
         self.database = where.database
         self._where, self._environ, self._embeddings = where, environ, embeddings
         self._at = None if at is None else _iso(at)
+        self.address = (environ.get("AVM_AT") or self.database.name) + ("" if at is None else f"@{self._at}")
         self._connection = self._stand(who_asks(agent, environ, nobody=True))
         self.agent = self._door.agent
         self._others: dict[str, ReconnectingDoor] = {}

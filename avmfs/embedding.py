@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,7 @@ class NodeSource(Protocol):
 
     agent: str
     database: Path
+    address: str  # which memory that is, and of which instant
 
     def read(self, path: str) -> str: ...
     def list(self, path: str = "/memory") -> list[dict[str, Any]]: ...
@@ -130,9 +132,9 @@ class _Unusable(Exception):
 class EmbeddingStore:
     """An index of nodes of ``store``, by the vectors of ``embedder``.
 
-    ``path`` is its file; by default one per agent and kind of index, in a folder ``vectors`` beside the database. An
-    index that was saved is there again. One that is damaged is made anew from all text files that the agent sees,
-    one of another model from the nodes it had: ``rebuilt`` then says why.
+    ``path`` is its file; by default one per memory, agent and kind of index, in a folder ``vectors`` beside the
+    database. An index that was saved is there again. One that is damaged is made anew from all text files that the
+    agent sees, one of another model from the nodes it had: ``rebuilt`` then says why.
 
     Raises EmbeddingUnavailable when there is no model, and what reading the store raises.
     """
@@ -143,7 +145,8 @@ class EmbeddingStore:
         self.store = store
         self.embedder = embedder
         self.rebuilt: str | None = None
-        default = store.database.parent / "vectors" / f"{store.agent or paths.EVERYONE}-{self.kind}.vectors"
+        name = f"{quote(store.address, '')}-{store.agent or paths.EVERYONE}-{self.kind}.vectors"
+        default = store.database.parent / "vectors" / name
         self.path = default if path is None else Path(path)
         probe = embedder.embed_batch(["dimension"])
         self.model, self.dimension = probe.model, int(probe.vectors.shape[1])

@@ -136,8 +136,10 @@ class Memory:
         return node
 
     def real_parts(self, path: bytes) -> tuple[bytes, ...]:
-        """Components with /shared and /private spelled out. Raises NameTooLong; only the last one, which may be a
-        view with a long question, has no limit here."""
+        """Components with /shared and /private spelled out. Raises NotFound for an empty path, as every system call
+        does, and NameTooLong; only the last one, which may be a view with a long question, has no limit here."""
+        if not path:
+            raise NotFound("a path is empty")
         parts = paths.split(path)
         if parts[:1] == (paths.SHARED,):
             parts = (paths.MEMORY, *parts)
@@ -405,7 +407,7 @@ class Memory:
         names = [child.name for child in reader.children(holder.id) if child.name.startswith(stem)]
         if not names or not stem:
             raise NotFound(path=paths.text(old))
-        base, there = reader.path(holder.id), paths.join(self.real_parts(there)).rstrip(b"/")
+        base, there = reader.path(holder.id), paths.join(self.real_parts(there or b"/")).rstrip(b"/")
         return [(base + b"/" + name, there + b"/" + new_stem + name[len(stem) :]) for name in names]
 
     # Mail --------------------------------------------------------------------------------------------------

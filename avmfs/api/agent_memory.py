@@ -87,7 +87,7 @@ class AgentMemory:
 
     def batch_remember(self, items: Iterable[str | Mapping[str, Any]]) -> list[str]:
         """Store many memories in few transactions; returns their paths in order. An item is a text, or a mapping with
-        the arguments of remember() ("content" at least).
+        the arguments of remember() but on_duplicate ("content" at least).
 
         A hundred at a time, each hundred whole or not at all: Invalid names the first bad item by its place in its
         hundred, and what came before that hundred stays.
@@ -108,7 +108,7 @@ class AgentMemory:
                 made["created"] = _ns(made["created"])
             if "tags" in made:
                 made["tags"] = several("tags", made["tags"])
-            bytes_more = len(str(made.get("content", "")).encode("utf-8", "surrogateescape"))
+            bytes_more = len(str(made.get("content", "")).encode("utf-8", "surrogatepass"))
             if batch and (len(batch) == BATCH_ITEMS or size + bytes_more > BATCH_BYTES):
                 paths += self._door.call("remember_many", items=batch)["paths"]
                 batch, size = [], 0

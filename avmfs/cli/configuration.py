@@ -72,7 +72,9 @@ def check_(ctx: click.Context) -> None:
 def _paths(where: Paths, given: Globals, environ: Mapping[str, str]) -> Iterator[Setting]:
     for name, variables in _PATHS.items():
         option = _OPTIONS.get(name)
-        source = next((f"environment {each}" for each in variables if environ.get(each)), "default")
+        named = [each for each in variables if environ.get(each)]
+        named = [each for each in named if each.startswith("AVM_") or os.path.isabs(environ[each])]  # as find_paths
+        source = f"environment {named[0]}" if named else "default"
         if option is not None and getattr(given, option) is not None:
             source = f"option --{option}"
         yield Setting(f"paths.{name}", os.fspath(getattr(where, name)), source)
@@ -88,13 +90,13 @@ def _mounts(where: Paths) -> Iterator[Setting]:
 def _settings(where: Paths) -> Iterator[Setting]:
     """Every leaf of the settings; of the file's those that it names."""
     settings, written = load_settings(where.config_file, os.environ), read_document(where.config_file) or {}
-    for key, value in _leaves("", _plain(settings)):
-        yield Setting(key, value, where.config_file.name if _names(written, key) else "default")
+    for key, value in _leaves((), _plain(settings)):
+        yield Setting(".".join(key), value, where.config_file.name if _names(written, key) else "default")
 
 
-def _names(written: Any, key: str) -> bool:
+def _names(written: Any, key: tuple[str, ...]) -> bool:
     """Whether the file says something about this key."""
-    for name in key.split("."):
+    for name in key:
         if not isinstance(written, dict):
             return True  # said as a whole, above it
         found = [value for said, value in written.items() if str(said) == name]
@@ -104,12 +106,12 @@ def _names(written: Any, key: str) -> bool:
     return True
 
 
-def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(above: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     if isinstance(value, dict) and value:
         for name, below in value.items():
-            yield from _leaves(f"{prefix}.{name}" if prefix else str(name), below)
+            yield from _leaves((*above, name), below)
     else:
-        yield prefix, value
+        yield above, value
 
 
 def _plain(value: Any) -> Any:

@@ -75,7 +75,7 @@ def append_(path: str, text: str | None, content: str | None) -> None:
     """Add TEXT (or stdin) at the end of a file, as one piece."""
     data = content_of(text, content)
     # A line given as an argument is meant as a line; stdin is taken as it is.
-    if (text not in (None, "-") or content is not None) and not data.endswith(b"\n"):
+    if (content if content is not None else text) not in (None, "-") and not data.endswith(b"\n"):
         data += b"\n"
     _write(path, data, "append")
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from avmfs.cli.main import REFUSED, Command, CommandGroup, complain, subcommand
-from avmfs.cli.session import door, show, words_of, working
+from avmfs.cli.session import LOCAL, door, show, words_of, working
 from avmfs.codeindex import finding, scanning
 from avmfs.codeindex.modules import Place
 from avmfs.errors import Invalid
@@ -66,9 +66,9 @@ def index_status_(memory: Door, what: str, wait: bool) -> None:
 
 @index_.command("scan", cls=Command)
 @click.argument("project", required=False)
-@click.argument("directory", required=False)
+@click.argument("directory", required=False, type=LOCAL)
 @_private
-def index_scan_(ctx: click.Context, project: str | None, directory: str | None, private: bool) -> None:
+def index_scan_(ctx: click.Context, project: str | None, directory: Path | None, private: bool) -> None:
     """Index the code in DIRECTORY, or what has changed in it since: avm index scan [PROJECT] DIRECTORY.
 
     PROJECT is what the directory is called where you do not say; known already, it needs no DIRECTORY. .gitignore is
@@ -86,12 +86,12 @@ def index_scan_(ctx: click.Context, project: str | None, directory: str | None, 
 
 @index_.command("watch", cls=Command)
 @click.argument("project", required=False)
-@click.argument("directory", required=False)
+@click.argument("directory", required=False, type=LOCAL)
 @_private
 @click.option(
     "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between looks."
 )
-def index_watch_(project: str | None, directory: str | None, private: bool, every: float) -> None:
+def index_watch_(project: str | None, directory: Path | None, private: bool, every: float) -> None:
     """Like scan, now and whenever a file changes, until ^C."""
     project = _given(project)
     with door() as memory:
@@ -166,16 +166,16 @@ def _at_work(found: dict[str, Any]) -> bool:
 
 
 def _given(project: str | None) -> str:
-    if project is None:
+    if not project:
         raise click.UsageError("Missing argument: a DIRECTORY")
     return project
 
 
-def named(memory: Door, project: str, directory: str | None, *, private: bool = False) -> tuple[str, Path | None]:
+def named(memory: Door, project: str, directory: Path | None, *, private: bool = False) -> tuple[str, Path | None]:
     """One argument is a project that is known, else a directory where it could be one. Raises Invalid where that has
     the name of another directory's project."""
     if directory is not None:
-        return project, Path(directory)
+        return project, directory
     path = "/" in project or project in (".", "..")
     if not path and scanning.root(memory, project, private=private) is not None:
         return project, None

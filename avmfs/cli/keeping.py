@@ -18,7 +18,7 @@ from avmfs.access import Policy
 from avmfs.agents import anchors, backups, moments
 from avmfs.agents.repairing import Repair, repair
 from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
-from avmfs.cli.session import asking, confirm, locations, show, working
+from avmfs.cli.session import LOCAL, asking, confirm, locations, show, working
 from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.localtime import LocalZone, minute
 from avmfs.providers.handler import apart
@@ -37,7 +37,7 @@ _ACTIONS = ("make", "list", "check", "restore")
 @click.argument("arguments", metavar="[make|list|check|restore] FOLDER", nargs=-1, required=True)
 @click.option("--keep", type=click.IntRange(1, 10_000), help="make: how many backups stay. [default: backup.keep, 14]")
 @click.option("--at", "when", metavar="TIME", help="restore: the last one made no later: yesterday, 2026-03-01T12:00.")
-@click.option("--to", type=click.Path(path_type=Path), help="restore: the new data directory. [default: the usual one]")
+@click.option("--to", type=LOCAL, help="restore: the new data directory. [default: the usual one]")
 def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: Path | None) -> None:
     """Back the whole store up to FOLDER, beside a running daemon or without one; only what has changed is written.
 
@@ -50,7 +50,7 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
     for option, given, of in (("--keep", keep, "make"), ("--at", when, "restore"), ("--to", to, "restore")):
         if given is not None and action != of:
             raise click.UsageError(f"{option} is for {of}")
-    folder = Path(arguments[-1]).absolute()
+    folder: Path = LOCAL.convert(arguments[-1], None, None).absolute()
     if action == "restore":
         restored(folder, when, to)
         return

@@ -7,6 +7,7 @@ refused, 2 usage, 75 temporary.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import importlib
@@ -187,6 +188,10 @@ class _Lazy(click.Group):
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {guess[0]}?")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        with contextlib.suppress(BrokenPipeError):  # the reader has gone (head): no error, which click makes it
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # From the table: importing every command to print one help page would cost ten times as much.
         listed = {name for group in GROUPS.values() for name in group}
@@ -233,7 +238,7 @@ def main() -> None:
             e.show()
         code = USAGE
     except BrokenPipeError:
-        code = OK  # the reader has gone (head): not an error
+        code = OK
     except AvmError as e:
         complain(e)
         code = _code(e)

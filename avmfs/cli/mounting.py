@@ -24,7 +24,7 @@ import click
 from avmfs_config import ConfigError, check_agent_id, load_mounts, load_settings
 
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import locations, show
+from avmfs.cli.session import LOCAL, locations, show
 from avmfs.errors import Busy, Invalid, StoreFailed
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.text.escapes import escaped
@@ -36,7 +36,7 @@ _DAEMON = [sys.executable, "-P", "-m", "avmfs_daemon", "start"]
 
 @subcommand("mount", "Mount the memory of one agent, without a daemon.")
 @click.argument("who", metavar="AGENT")
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("mountpoint", type=LOCAL)
 @click.option("--background", "-b", is_flag=True, help="Return once it is mounted; avm-daemon stop unmounts.")
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--strict", is_flag=True, help="The kernel keeps nothing (coherence: strict).")

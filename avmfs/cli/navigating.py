@@ -232,7 +232,8 @@ def who_(query: tuple[str, ...], limit: int, gossip: bool, privacy: str | None, 
 @click.option("--forward", is_flag=True, help="Send it to whoever else knows best.")
 def ask_(question: tuple[str, ...], max_tokens: int | None, to: str | None, forward: bool) -> None:
     """What memory holds on QUESTION (or stdin), and who knows about it."""
-    asked = content_of(" ".join(question) or None, None).decode("utf-8", "surrogateescape").removesuffix("\n")
+    given = " ".join(question) if question else None
+    asked = content_of(given, None).decode("utf-8", "surrogateescape").removesuffix("\n")
     with door() as memory:
         found = memory.call("ask", question=asked, max_tokens=max_tokens, to=to, forward=forward)
         show({key: value for key, value in found.items() if key != "text"}, found["text"])

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from avmfs.cli.main import SNAPSHOT, Command, CommandGroup, subcommand
-from avmfs.cli.session import door, show
+from avmfs.cli.session import LOCAL, door, show
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
@@ -87,8 +87,8 @@ def blame_(memory: Door, path: str) -> None:
 @click.option("--at", "when", metavar="TIME", help="As it was then: yesterday, -2h, 2026-03-01T12:00, snap.NAME.")
 @click.option("--version", type=click.IntRange(1), help="A file's version, as avm history shows them.")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--from", "folder", type=click.Path(path_type=Path), help="The whole store, from this folder of backups.")
-@click.option("--to", type=click.Path(path_type=Path), help="With --from: the new data directory. [default: the usual]")
+@click.option("--from", "folder", type=LOCAL, help="The whole store, from this folder of backups.")
+@click.option("--to", type=LOCAL, help="With --from: the new data directory. [default: the usual]")
 def restore_(
     path: str | None, when: str | None, version: int | None, dry_run: bool, folder: Path | None, to: Path | None
 ) -> None:

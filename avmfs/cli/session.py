@@ -29,6 +29,18 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+class _Local(click.Path):
+    """A path outside the memory. An empty one, as of a variable that is not set, would be the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+LOCAL: Final = _Local(path_type=Path)
+
+
 def _given() -> Globals:
     """What the global options say."""
     return click.get_current_context().ensure_object(Globals)

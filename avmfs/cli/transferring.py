@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import door, show, working
+from avmfs.cli.session import LOCAL, door, show, working
 from avmfs.errors import NotFound
 from avmfs.text.escapes import escaped
 from avmfs.transfer import exporting, formats
@@ -21,7 +21,7 @@ _SHOWN = 1000  # lines of a list
 
 @subcommand("export", "Take memory out: tar, jsonl, markdown, git.")
 @click.argument("format")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=LOCAL)
 @click.argument("path", default="/memory")
 def export_(format: str, out: Path, path: str) -> None:
     """Write all that you see below PATH to OUT: as tar (.tar.gz), jsonl, markdown (a new folder) or git.
@@ -43,7 +43,7 @@ def export_(format: str, out: Path, path: str) -> None:
 
 @subcommand("import", "Bring memory in, of this program and of others.")
 @click.argument("format")
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=LOCAL)
 @click.option("--into", metavar="PATH", help="Where to. [default: /memory for exports, else /private/imported/FORMAT]")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would become what, and bring in nothing.")
 @click.option("--replace", is_flag=True, help="A new version of what is there with other contents.")
@@ -57,7 +57,7 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
     if not source.exists():
         raise NotFound(path=str(source))
     with door() as memory:
-        where = str(memory.call("locate", path=into or chosen.into)["path"])
+        where = str(memory.call("locate", path=chosen.into if into is None else into)["path"])
         with working("importing") as progress:
             run = Import(memory, where, dry=dry_run, replacing=replace, progress=progress)
             report = run.run(chosen.call(source))  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
 
 
 @subcommand("sync", "Keep a folder of Markdown in step with the memory.")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=LOCAL)
 @click.argument("path", required=False)
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="What is kept in step.  [default: *.md]")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would go where, and change nothing.")

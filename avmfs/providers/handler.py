@@ -117,7 +117,7 @@ def register_handler(name: str, handler: type[BaseHandler]) -> None:
 
 
 def find_handler(name: str) -> type[BaseHandler]:
-    """Raises Invalid for a name that nobody has, or whose package cannot be imported."""
+    """Raises Invalid for a name that nobody has, and whatever importing its package does."""
     if name in _registered:
         return _registered[name]
     if name in _BUILT_IN:

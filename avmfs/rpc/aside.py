@@ -65,9 +65,12 @@ def put_back(memory: Memory, path: str, to: str | None = None) -> dict[str, Any]
 def empty_trash(
     memory: Memory, older_than_days: Annotated[float, Range(0, DAYS_MOST)] = 0.0, under: str | None = None
 ) -> dict[str, Any]:
-    """{"removed"}: how many files are gone for good, of those that this agent may remove."""
+    """{"removed"}: how many files are gone for good, of those that this agent may remove; ``under``: that were called
+    something below it. Raises Invalid for a path in the trash."""
     memory.enroll()
     below = {} if under is None else {"under": list(memory.real_parts(paths.raw(under)))}
+    if below and paths.aside(tuple(below["under"])) == "trash":
+        raise Invalid("name what it was called, or remove it where it is (avm rm): that is for good, too", under)
     before, total, more = memory.now() - int(older_than_days * DAY_NS), 0, True
     while more:
         done = memory.submit("empty_trash", before=before, limit=AT_ONCE, **below)

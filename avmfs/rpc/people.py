@@ -18,6 +18,7 @@ from avmfs.agents.told import told
 from avmfs.errors import NAMELESS, Busy, Denied, Invalid, NameTooLong, NotDirectory, NotSupported, StoreFailed
 from avmfs.memory import PATH_MAX, Memory
 from avmfs.node import Kind
+from avmfs.paths import text  # create_key has an argument ``paths``
 from avmfs.rpc.methods import method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import api_keys
@@ -97,7 +98,7 @@ def create_key(
     until = None if expires is None else memory.now() + mail.parse_duration(expires)
     key = {"id": id_, "agent": name, "actions": wanted}
     memory.submit("create_key", **key, hash=api_keys.hashed(secret), label=label, within=within, expires=until)
-    shown = {"paths": [path.decode() for path in within], "expires": mail.iso(until)}
+    shown = {"paths": list(map(text, within)), "expires": mail.iso(until)}
     return {**key, **shown, "key": api_keys.compose(id_, secret)}
 
 

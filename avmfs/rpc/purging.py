@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.errors import Busy, Denied, Invalid, NotFound, Stale
+from avmfs.localtime import nanoseconds
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.aside import LOOKED_AT
 from avmfs.rpc.methods import method
 from avmfs.rpc.transferring import below
+from avmfs.store.commands.documents import check_tag
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.past import PastReader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import segment
-from avmfs.views.listing import parse_since
 
 PLANNED = 1000  # paths that one answer names
 AT_ONCE = 100  # in one transaction, for which others wait
@@ -124,7 +125,8 @@ def _planned(
     memory: Memory, path: str | None, tag: str | None, author: str | None, before: str | None
 ) -> tuple[list[_Part], int]:
     """In the order in which it goes: what is in a directory before it. And how many the asker may not change."""
-    until = None if before is None else parse_since(memory, before)[1]
+    tag = None if tag is None else check_tag(tag)
+    until = None if before is None else nanoseconds(before, "before")
     named = tag is not None or author is not None or until is not None
     where = None if path is None else memory.real_parts(paths.raw(path))
     plan, refused, barred, seen = [], 0, 0, set()

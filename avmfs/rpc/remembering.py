@@ -88,7 +88,8 @@ def remember(
 
 @method
 def remember_many(memory: Memory, items: list[Any]) -> dict[str, Any]:
-    """Several new memories, all or none: each a mapping with what ``remember`` takes. {"paths"} in their order."""
+    """Several new memories, all or none: each a mapping with what ``remember`` takes but ``on_duplicate``. {"paths"} in
+    their order."""
     if len(items) > REMEMBERED:
         raise Invalid(f"{len(items)} memories: at most {REMEMBERED} at a time")
     made = [_new_memory(memory, index, item) for index, item in enumerate(items)]

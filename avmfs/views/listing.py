@@ -162,7 +162,7 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
         at = at.replace(tzinfo=memory.zone) if at.tzinfo is None else at
         return 0, min(int(at.timestamp()) * 10**9 + at.microsecond * 1000, 2**63 - 1)  # from 2262 on nothing is held
     except (ValueError, OverflowError):
-        raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
+        raise Invalid(f"since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
 
 
 @view("stats", "directory", summary="counts of what this agent may see below it, as JSON", past=True)

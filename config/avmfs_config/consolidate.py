@@ -77,11 +77,7 @@ def _every(value: Value) -> float | None:
 
 
 def _time_of_day(value: Value) -> int | None:
-    """Minutes; YAML itself makes such a number of 18:30 without quotes, and none below an hour."""
-    if type(value.data) is int:
-        if 60 <= value.data < 24 * 60:
-            return value.data
-        raise value.error(f"expected a time of day such as 08:00, not {value.data}")
+    """Minutes."""
     text = value.optional(Value.text)
     found = None if text is None else AT.fullmatch(text)
     if text is not None and found is None:

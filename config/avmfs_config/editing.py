@@ -125,16 +125,19 @@ def commit(path: Path, text: str) -> None:
 
 
 class candidate:
-    """A new file in a directory of its own beside ``path``; gone afterwards unless it was moved."""
+    """A new file in a directory of its own beside ``path``; gone afterwards unless it was moved. Raises EditProblem."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self._path, self._text = path, text
+        try:
+            self._path, self._data = path, text.encode()
+        except UnicodeEncodeError:
+            raise EditProblem(f"{path.name}: what is no UTF-8 cannot stand in it") from None
 
     def __enter__(self) -> Path:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(dir=self._path.parent, prefix=".new-"))
         new = self._folder / self._path.name
-        new.write_bytes(self._text.encode())
+        new.write_bytes(self._data)
         return new
 
     def __exit__(self, *exc: object) -> None:

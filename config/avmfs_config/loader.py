@@ -28,7 +28,8 @@ class _MountsFile:
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """The settings in the file at `path` over the packaged defaults; a missing file is the defaults.
+    """The settings in the file at `path` over the packaged defaults; a missing file is the defaults, unless AVM_CONFIG
+    names it: they would be another policy. Programs name the usual place to each other.
 
     What the file names replaces the default: a list as a whole (so `permissions`, if given, are all there
     are), the sections `embedding`, `search` and `limits` key by key. Raises ConfigError for the first thing
@@ -36,6 +37,8 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     """
     given = read_document(path)
     if given is None:
+        if environ.get("AVM_CONFIG") and path != find_paths({**environ, "AVM_CONFIG": ""}).config_file:
+            raise ConfigError("environment", "AVM_CONFIG", f"no such file: {path}")
         return default_settings()
     entries = Value(path.name, "", given).entries()
     settings = _over_defaults({name: value.data for name, value in entries.items()}, path.name, environ)

@@ -126,8 +126,9 @@ def check() -> None:
     for provider in settings.providers:
         try:
             find_handler(provider.handler)(provider.config)
-        except AvmError as e:
-            click.echo(visible(f"config.yaml: provider {provider.pattern}: {e.reason}"), err=True)
+        except Exception as e:  # of code that is not ours
+            reason = e.reason if isinstance(e, AvmError) else f"{type(e).__name__}: {e}"
+            click.echo(visible(f"config.yaml: provider {provider.pattern}: {reason}"), err=True)
             unmade = True
     if unmade:
         sys.exit(1)

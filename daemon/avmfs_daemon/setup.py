@@ -47,7 +47,7 @@ def add(
         "link": link,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if not mountpoint.startswith(("~", "$", "/")):
+    if mountpoint and not mountpoint.startswith(("~", "$", "/")):
         mountpoint = os.path.abspath(mountpoint)
     _change(lambda path, environ: mounts_file.add(path, environ, agent, mountpoint, options), "added", no_reload)
 

@@ -187,6 +187,7 @@ def test_a_batch_is_whole_or_not_at_all(alice: AVM) -> None:
         ({"content": "x", "colour": "red"}, "colour"),
         ({"content": "x", "importance": "high"}, "importance"),
         ({"content": "x", "path": "/x.md"}, "memory"),
+        ("\ud800", "surrogate"),
     ):
         assert says in refused(Invalid, lambda bad=bad: mine.batch_remember(["good", bad]))
     refused(AvmError, lambda: mine.batch_remember(["good", {"content": "x", "path": "/memory/private/bob/x.md"}]))

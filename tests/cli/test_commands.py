@@ -78,7 +78,8 @@ def test_bytes_go_in_and_out_as_they_are(avm: Shell) -> None:
     avm.run("write", "/private/b.bin", "-", data=b"a\n")
     avm.run("append", "/private/b.bin", data=b"\xff")
     avm.run("append", "/private/b.bin", "-", data=b"\n\n")
-    assert avm.run("read", "/private/b.bin").stdout == b"a\n\xff\n\n"
+    avm.run("append", "/private/b.bin", "--content", "-", data=b"\xfe")
+    assert avm.run("read", "/private/b.bin").stdout == b"a\n\xff\n\n\xfe"
     avm.run("write", "/private/empty", data=b"")
     assert avm.run("read", "/private/empty").stdout == b""
 
@@ -432,13 +433,20 @@ def test_what_is_wrong_with_files_of_the_machine_is_told_in_one_line(alone: Shel
 
 def test_a_reader_that_goes_away_is_no_error(avm: Shell) -> None:
     avm.run("write", "/private/long.txt", data=b"line\n" * 400_000)
+    done_as = {**avm.environ, "AVM_AGENT": "alice"}
+    done_as.pop("PYTHONUNBUFFERED", None)  # with which a write that is cut short is none that fails
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {sys.executable} -m avmfs.cli read /private/long.txt | head -1"],
-        env={**avm.environ, "AVM_AGENT": "alice"},
+        env=done_as,
         capture_output=True,
         timeout=LIMIT_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"line\n", b"")
+    reading, writing = os.pipe()
+    os.close(reading)  # before the first byte
+    with open(writing, "wb") as out:
+        gone = [sys.executable, "-m", "avmfs.cli", "read", "/private/long.txt"]
+        assert subprocess.run(gone, env=done_as, stdout=out, timeout=LIMIT_S).returncode == 0
 
 
 def test_init(alone: Shell, tmp_path: Path) -> None:

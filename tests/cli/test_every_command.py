@@ -117,6 +117,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("trash", "", "files"),
         Good("trash ls --limit 5", "", "files"),
         Good("trash empty -y /shared/none", "0 removed", "removed"),
+        Bad("trash empty -y ''", 1, "empty"),
+        Bad("trash empty -y /trash/shared/e", 2, "what it was called"),
         Bad("trash restore", 2, "PATH"),
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
@@ -324,6 +326,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("index drop house --private", "2 notes", "removed"),
         Bad("index scan house /nowhere", 2, "not a directory"),
         Bad("index scan", 2, "DIRECTORY"),
+        Bad("index scan ''", 2, "DIRECTORY"),
         Bad("index scan nothing", 1, "no such project"),
         Bad("index scan 'a b' /tmp", 2, "expected letters"),
         Bad("index status nothing", 1, "no such project"),
@@ -368,6 +371,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     "ask": [
         Good("ask alpha", "/memory/shared/e/a.md", "asked degraded knows recalled tokens"),
         Good("ask -", "alpha", data=b"alpha\n"),
+        Bad("ask ''", 2, "what is it about", data=b"alpha\n"),
         Bad("ask x -t 0", 2, "max_tokens"),
         Bad("ask x --to nobody-at-all", 1, "nobody-at-all"),
     ],
@@ -400,7 +404,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("audit --limit 3", "", "about agent at op operator path route version was"),
         Good("audit verify --operator", "ok"),
         Bad("audit verify", 1, "operator"),
-        Bad("audit --since soon", 2, "since"),
+        Bad("audit --since soon", 2, "avm: since="),
     ],
     "model": [
         Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
@@ -460,6 +464,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("backup /dev/null/x", 1, "/dev/null"),
         Bad("backup restore /none --to /none/new", 1, "no backup"),
         Bad("backup restore", 2, "|restore] FOLDER"),
+        Bad("backup list ''", 2, "empty"),
         Bad(f"backup {SAMPLES}/kept --at yesterday", 2, "--at is for restore"),
         Bad(f"backup make {SAMPLES}/kept --to /none", 2, "--to is for restore"),
         Bad(f"backup list {SAMPLES}/kept --keep 3", 2, "--keep is for make"),
@@ -472,6 +477,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at yesterday", 1, "no backup that old"),
         Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at snap.s", 2, "backups are found by a time"),
         Bad("restore --from /none", 1, "no backup"),
+        Bad("restore --from ''", 2, "empty"),
         Good("restore /shared/e/a.md --version 1 --dry-run", "", "more restored"),
         Good("restore /shared/e --at -0.001s -n", "", "more restored"),
         Bad("restore /shared/e/a.md", 2, "--version"),
@@ -484,6 +490,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
         Bad("export nonsense - /shared/e", 2, "expected git, jsonl, markdown, tar"),
         Bad("export jsonl - /shared/none", 1, "No such"),
+        Bad("export jsonl - ''", 1, "empty"),
         Bad("export jsonl /no/such/folder/x", 1, "/no/such/folder"),
     ],
     "import": [
@@ -493,6 +500,8 @@ ROWS: dict[str, list[Good | Bad]] = {
             "added became linked links_refused read refused same updated",
         ),
         Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
+        Bad("import markdown '' -n", 2, "empty"),
+        Bad(f"import jsonl {SAMPLES}/lines.jsonl --into '' -n", 1, "empty"),
         Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
     ],
     "sync": [
@@ -503,6 +512,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         ),
         Bad(f"sync {SAMPLES}", 2, "name the directory"),
         Bad("sync /none /shared/e", 1, "no such folder"),
+        Bad("sync '' /shared/e -n", 2, "empty"),
     ],
     "cluster": [
         Bad(f"cluster {action}", 2, "names no shared log") for action in ("init", "join", "leave", "status", "snapshot")
@@ -656,17 +666,24 @@ def test_delta_tells_once(avm: Shell) -> None:
 def test_config_says_where_each_value_comes_from(alone: Shell) -> None:
     config = Path(alone.environ["AVM_CONFIG_DIR"]) / "config.yaml"
     config.write_text("embedding: {enabled: false}\nsearch:\n  weights: {words: 0.5}\nuids: {1001: [alice]}\n")
+    with config.open("a") as file:
+        file.write("agents: {team.bot: {groups: [desk]}}\n")
     found = {each["key"]: each for each in json.loads(alone.out("config", "--json", agent=None))}
     assert found["embedding.enabled"] == {"key": "embedding.enabled", "value": False, "source": "config.yaml"}
     assert found["embedding.model"]["source"] == "default" and found["search.weights.words"]["source"] == "config.yaml"
     assert found["search.weights.cosine"]["source"] == "default" and found["uids.1001"]["source"] == "config.yaml"
+    assert found["agents.team.bot.groups"]["source"] == "config.yaml"
     assert found["paths.config_dir"]["source"] == "environment AVM_CONFIG_DIR"
+    unset = {**alone.environ, "AVM_CONFIG_DIR": "", "XDG_CONFIG_HOME": "relative"}  # which means as little
+    at_home = {each["key"]: each for each in json.loads(Shell(unset).out("config", "--json", agent=None))}
+    assert at_home["paths.config_dir"]["source"] == "default"
     named = {each["key"]: each for each in json.loads(alone.out("config", "--json", "--db", "/tmp/x.db", agent=None))}
     assert named["paths.database"] == {"key": "paths.database", "value": "/tmp/x.db", "source": "option --db"}
     config.write_text("search: {max_tokens: none}\n")
     done = alone.run("config", "check", agent=None, code=1)
     assert b"config.yaml: search.max_tokens" in done.stdout
     assert "avm config check" in alone.complaint("ls", code=2)
+    assert "no such file" in Shell({**alone.environ, "AVM_CONFIG": "/none.yaml"}).complaint("ls", code=2)
 
 
 # --- on a terminal

@@ -70,6 +70,11 @@ def showing(shell: Shell, key: str) -> Iterator[Shell]:
         del shell.environ["AVM_API_KEY"]
 
 
+def test_a_key_for_a_name_that_is_no_utf8_is_shown(avm: Shell) -> None:
+    made = avm.out("keys", "create", "--path", "/memory/caf\udce9/*", agent="alice")
+    assert made.startswith("avm_") and "caf\\xe9/*" in avm.out("keys", "list", agent="alice")
+
+
 def test_avm_agents_says_what_each_may(avm: Shell) -> None:
     found = {each["name"]: each for each in parsed(avm, "agents")}
     assert found["alice"]["groups"] == ["desk"] and found["alice"]["capabilities"] == ["write", "sudo"]

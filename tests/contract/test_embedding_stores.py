@@ -196,6 +196,16 @@ def test_what_was_saved_is_there_again_without_embedding(make: Make) -> None:
     assert index.path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("other", [{"db": "b.db"}, {"db": "avm.db", "at": "-0s"}])
+def test_the_index_of_another_store_or_instant_is_another_one(
+    make: Make, tmp_path: Path, other: dict[str, str]
+) -> None:
+    filled(make()).save()
+    named = {**other, "db": str(tmp_path / other["db"])}
+    with AVM(**named, agent="alice", embeddings=False, environ={"HOME": str(tmp_path)}) as avm:
+        assert len(make(store=avm)) == 0
+
+
 def test_an_index_of_another_model_is_made_anew_from_its_nodes(make: Make, avm: AVM) -> None:
     index = make()
     index.add_nodes(["/memory/nvda.md", "/memory/coffee.md"])

@@ -19,7 +19,7 @@ from avmfs import calls
 from avmfs.access import Principal
 from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
-from avmfs.errors import Denied, NotFound, Stale
+from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Moment
 from avmfs.rpc import purging
@@ -229,9 +229,14 @@ def test_tag_author_and_time_choose_and_a_plan_that_is_no_longer_so_is_refused(w
     def paths(**named: Any) -> list[str]:
         return [each["path"] for each in purging.purge(asked, **named)["files"]]
 
-    assert paths(tag="secret") == ["/memory/b.md"] and paths(author="alice") == ["/memory/a.md"]
+    assert paths(tag="secret") == paths(tag=" #secret") == ["/memory/b.md"] and paths(author="alice") == [
+        "/memory/a.md"
+    ]
     assert sorted(paths(before=stamp)) == ["/memory/a.md", "/memory/b.md"]
     assert paths(author="bob", before=stamp) == ["/memory/b.md"]
+    assert paths(before="20991101") == paths(before="2099-11-01T00:00")  # no seq
+    with pytest.raises(Invalid, match="before 'yesterday': expected ISO 8601"):
+        paths(before="yesterday")
     plan = purging.purge(asked, author="bob")
     world.write(BOB, "/memory/d.md", b"later")
     with pytest.raises(Stale):

@@ -318,7 +318,7 @@ def test_a_known_project_stays_where_it_is_whatever_directory_one_stands_in(
     for directory in ("./house", str(other)):
         with pytest.raises(Invalid, match=f"house is the project in {code}"):
             named(alice, directory, None)
-    assert named(alice, "house", "house") == ("house", Path("house")), "it is said"
+    assert named(alice, "house", Path("house")) == ("house", Path("house")), "it is said"
     assert named(alice, "house", None, private=True) == ("house", other), "that is another project"
     (other.parent / "garden").mkdir()
     assert named(alice, "garden", None) == ("garden", other.parent / "garden")

@@ -178,6 +178,16 @@ def test_empty_config_is_the_defaults(content: str, settings_of: Any) -> None:
     assert settings_of(content) == default_settings()
 
 
+def test_a_config_that_the_environment_names_has_to_be_there(tmp_path: Path) -> None:
+    """Defaults would be another policy. Programs name the usual place to each other."""
+    environ = {"AVM_CONFIG_DIR": str(tmp_path), "AVM_CONFIG": str(tmp_path / "no.yaml")}
+    with pytest.raises(ConfigError, match="no such file"):
+        load_settings(tmp_path / "no.yaml", environ)
+    assert [each.key for each in check(find_paths(environ), environ)] == ["", "AVM_CONFIG"]
+    usual = tmp_path / "config.yaml"
+    assert load_settings(usual, {**environ, "AVM_CONFIG": str(usual)}) == default_settings()
+
+
 def test_missing_config_and_dev_null_are_the_defaults(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "none.yaml", ENVIRON) == default_settings()
     assert load_settings(Path(os.devnull), ENVIRON) == default_settings()
@@ -829,7 +839,7 @@ def test_the_hour_of_a_digest_is_local_time_with_quotes_or_without(
     assert settings_of(f"digest: {{at: {text}}}").digest.at == minutes
 
 
-@pytest.mark.parametrize("text", ["'24:00'", "8", "08:60", "daily", "-1", "1440", "true", "1.5", "''"])
+@pytest.mark.parametrize("text", ["'24:00'", "8", "08:60", "daily", "-1", "900", "1440", "true", "1.5", "''"])
 def test_what_is_no_hour_is_refused(settings_of: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=r"digest\.at: "):
         settings_of(f"digest: {{at: {text}}}")

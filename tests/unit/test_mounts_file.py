@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from avmfs_config import load_mounts
 from avmfs_config.editing import EditProblem
+from avmfs_daemon.main import cli
 from avmfs_daemon.mounts_file import add, remove
+from click.testing import CliRunner
 
 COMMENTED = """\
 # Who sees the memory.
@@ -107,6 +109,7 @@ def test_the_rest_of_the_file_stays_letter_for_letter(path: Path, environ: dict[
         ("dora", "/", "root"),
         ("dora", "/m/$NOWHERE", "NOWHERE"),
         ("dora", "/m/a\nb", ""),
+        ("dora", "/m/\udcff", "UTF-8"),
         ("all", "/m/x", "agent_id"),
     ],
 )
@@ -123,6 +126,14 @@ def test_what_could_not_be_used_is_never_written(
     assert path.read_text() == text and os.listdir(path.parent) == ["mounts.yaml"]
 
 
+def test_an_empty_mountpoint_is_not_the_working_directory(
+    path: Path, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["add", "alice", "", "--no-reload"], env=environ)
+    assert done.exit_code == 1 and "cannot be empty" in done.stderr and not path.exists()
+
+
 def test_a_file_that_is_broken_already_is_left_alone(path: Path, environ: dict[str, str]) -> None:
     for text in ("mounts: [", "mounts:\n  - {agent_id: alice}\n", "other: 1\n", "mounts:\n", "\x00"):
         path.write_text(text)
@@ -136,7 +147,9 @@ def test_a_file_that_is_broken_already_is_left_alone(path: Path, environ: dict[s
 ADDING = """
 import sys
 from pathlib import Path
+from avmfs_daemon.main import cli
 from avmfs_daemon.mounts_file import add, remove
+from click.testing import CliRunner
 sys.stdin.read()
 path, environ, agent = Path(sys.argv[1]), {"HOME": "/home/x"}, sys.argv[2]
 add(path, environ, agent, f"/m/{agent}", {})

@@ -9,6 +9,7 @@ fails.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -704,6 +705,17 @@ def test_a_method_of_the_door_tells_nothing_and_changes_nothing(sides: list[Side
     for arguments in _METHODS[name]:
         alike(sides, lambda side, given=arguments: methods.call(side.memory, name, given))
     assert hers(sides[0].world) == before
+
+
+def test_an_empty_path_is_nothing_and_never_the_root(worlds: list[tuple[World, Any]]) -> None:
+    """What a shell makes of a variable that is not set."""
+    memory = Side(worlds[0][0], Principal("bob"), worlds[0][1]).memory
+    places = {"path", "target", "under"}
+    for name in set(_METHODS) - {"check_permission"}:  # that asks of a place, not of what is there
+        for taken in places.intersection(inspect.signature(methods.function(name)).parameters):
+            there = {each: "/shared/common.md" for each in (*places, "source") if each in _METHODS[name][-1]}
+            with pytest.raises(NotFound, match=r"empty|^No such"):
+                methods.call(memory, name, {**_METHODS[name][-1], **there, taken: ""})
 
 
 @pytest.mark.parametrize("name", sorted({view.name for view in views.all_views()}))

@@ -10,12 +10,14 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_daemon.main import cli
+from click.testing import CliRunner
 
 from avmfs import paths
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed, TimedOut, TooBig
@@ -390,6 +392,20 @@ def test_a_program_brings_a_handler_of_its_own() -> None:
 
     register_handler("redis-of-this-test", Redis)
     assert read("redis-of-this-test", {"prefix": "p:"}, key="k") == b"p:k"
+
+
+def test_the_check_names_each_provider_whose_handler_breaks(tmp_path: Path) -> None:
+    class Breaks(BaseHandler):
+        def __init__(self, config: Mapping[str, Any]) -> None:
+            raise RuntimeError("no licence")
+
+    register_handler("breaks-in-this-test", Breaks)
+    (tmp_path / "mounts.yaml").write_text("mounts: []\n")
+    providers = "".join(f" - {{pattern: /live/{name}, handler: breaks-in-this-test}}\n" for name in "ab")
+    (tmp_path / "config.yaml").write_text(f"providers:\n{providers}")
+    (tmp_path / "config.yaml").chmod(0o600)
+    done = CliRunner().invoke(cli, ["check"], env={f"AVM_{each}_DIR": str(tmp_path) for each in ("CONFIG", "RUNTIME")})
+    assert done.exit_code == 1 and done.stderr.count("RuntimeError: no licence") == 2, (done.stderr, done.exception)
 
 
 def test_a_plugin_is_a_module(tmp_path: Path) -> None:

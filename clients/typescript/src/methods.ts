@@ -589,7 +589,8 @@ export interface Methods {
    */
   digest(given?: DigestArguments): Promise<Json>;
   /**
-   * {"removed"}: how many files are gone for good, of those that this agent may remove.
+   * {"removed"}: how many files are gone for good, of those that this agent may remove; ``under``: that were called
+   * something below it. Raises Invalid for a path in the trash.
    */
   empty_trash(given?: EmptyTrashArguments): Promise<Json>;
   /**
@@ -777,7 +778,8 @@ export interface Methods {
    */
   remember(given: RememberArguments): Promise<Json>;
   /**
-   * Several new memories, all or none: each a mapping with what ``remember`` takes. {"paths"} in their order.
+   * Several new memories, all or none: each a mapping with what ``remember`` takes but ``on_duplicate``. {"paths"} in
+   * their order.
    */
   remember_many(given: RememberManyArguments): Promise<Json>;
   /**
