@@ -252,7 +252,9 @@ class FileOps:
         return b""
 
     def _fsync(self, request: Request) -> bytes:
-        self._handles[p.FSYNC_IN.unpack_from(request.body)[0]].fsync()
+        handle = self._handles[p.FSYNC_IN.unpack_from(request.body)[0]]
+        request.abandonable = isinstance(handle, LiveHandle)
+        handle.fsync()
         return b""
 
     def _release(self, request: Request) -> bytes:

@@ -59,6 +59,7 @@ class NamespaceOps:
         handle = self._handles.find(fh) if valid & p.SetAttr.FH else None
         if valid & p.SetAttr.SIZE:
             self._pages.wrote(request.node)
+            request.abandonable = isinstance(found, Real) and self._tree.sources.awaits(found.node)
             if handle is not None:
                 handle.truncate(size)
                 if isinstance(handle, LiveHandle):

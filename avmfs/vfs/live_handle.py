@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 
+from avmfs import calls
 from avmfs.errors import AvmError, BadHandle, TooBig
 from avmfs.memory import Memory
 from avmfs.vfs.virtual_handles import Remembering, VirtualHandle
@@ -46,6 +47,7 @@ class LiveHandle(VirtualHandle):
 
     def truncate(self, size: int) -> None:
         with self.lock, Remembering(self.memory, every=True):
+            calls.go_on()  # else it would come after what was written when it had been given up
             self._check(size)
             self.edit(self.cut(size))
 
@@ -80,8 +82,8 @@ class LiveHandle(VirtualHandle):
             self._give()
 
     def fsync(self) -> None:
-        if self.written_to or self.emptied:
-            self._give()
+        """Also what another thread is giving."""
+        self._give()
 
     def release(self) -> None:
         """The last close. What a flush has refused is not tried again; that a file was only emptied is said now, when
@@ -95,9 +97,15 @@ class LiveHandle(VirtualHandle):
     def _give(self) -> None:
         live = self.memory.around.live
         with self.lock, Remembering(self.memory, every=True):
-            if self.refused:
+            if self.refused or not (self.written_to or self.emptied):
                 return
+            given = self.written_to, self.emptied
             self.written_to = self.emptied = False
-            if live is None or not live.takes(self.memory.who, self.parts):  # who may write can have changed since
-                raise BadHandle("no source takes this any more")
-            live.write(self.memory.who, self.parts, bytes(self.data))
+            try:
+                if live is None or not live.takes(self.memory.who, self.parts):  # who may write can have changed since
+                    raise BadHandle("no source takes this any more")
+                live.write(self.memory.who, self.parts, bytes(self.data))
+            except AvmError:
+                if (call := getattr(calls.working, "call", None)) is not None and call.given_up:
+                    self.written_to, self.emptied = given  # nobody was told: the next one asks again
+                raise

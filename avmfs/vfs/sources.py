@@ -33,6 +33,13 @@ class Sources:
             return False
         return not name or memory.store.cached_child(memory.who, node.id, name) is None
 
+    def concern(self, number: int) -> bool:
+        """``awaits``, by its number; one that is gone may have been theirs."""
+        try:
+            return self.awaits(self._memory.store.cached_node(self._memory.who, number))
+        except Stale:
+            return True
+
     def appear(self, directory: Node, name: bytes) -> None:
         """Before a name, or a view of one, is looked up. Raises what the source comes to."""
         if self._live is None or not self.awaits(directory, name) or len(name) > paths.NAME_MAX:
