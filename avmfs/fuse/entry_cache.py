@@ -212,6 +212,13 @@ class EntryCache:
         passing = not attributes.nlink and node is not None and node.parent is not None
         return p.ATTR_OUT.pack(0 if passing else self._validity(node), 0, 0) + entry[_ATTR:]
 
+    def will_change(self, number: int) -> None:
+        """Attributes are about to be set: the kernel takes over the time that the reply tells, for the pages that it
+        has."""
+        self._catch_up()
+        if self._before.pop(number, None) is not None:
+            self._tree.opened.gave_up(number)
+
     def changed_attributes(self, number: int) -> bytes:
         """The reply to SETATTR, which the kernel takes over whatever it has heard meanwhile."""
         return p.ATTR_OUT.pack(0, 0, 0) + packed(self._tree.attributes(self._numbers.address(number)))

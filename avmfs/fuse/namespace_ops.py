@@ -55,6 +55,7 @@ class NamespaceOps:
         (valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
             p.SETATTR_IN.unpack_from(request.body)
         )
+        self._replies.will_change(request.node)
         found = self._numbers.address(request.node)
         handle = self._handles.find(fh) if valid & p.SetAttr.FH else None
         if valid & p.SetAttr.SIZE:
