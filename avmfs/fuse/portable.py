@@ -36,6 +36,7 @@ from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Handle, Tree
+from avmfs.vfs.virtual_handles import PastHandle
 
 if sys.platform.startswith("linux"):
     # mfusepy prefers libfuse 2 where both are installed; its writes come in 4 KiB pieces.
@@ -296,6 +297,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def lock(self, path: bytes | None, info: Any, command: int, lock: Any) -> int:
         handle = self._opened(info)
+        if isinstance(handle, PastHandle):  # nobody changes it, whoever has a lock of it
+            lock.contents.l_type = fcntl.F_UNLCK
+            return 0
         if self.locks is None or not isinstance(handle, FileHandle):
             return -errno.ENOLCK
         asked, owner, node = lock.contents, info.contents.lock_owner, handle.file.node
@@ -317,6 +321,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def flock(self, path: bytes | None, info: Any, operation: int) -> int:
         handle = self._opened(info)
+        if isinstance(handle, PastHandle):
+            return 0
         if self.locks is None or not isinstance(handle, FileHandle):
             return -errno.ENOLCK
         self.locks.set_whole(handle.file.node, info.contents.lock_owner, operation)
