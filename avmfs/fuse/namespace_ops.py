@@ -49,7 +49,8 @@ class NamespaceOps:
         return self._replies.found(request.node, request.body.rstrip(b"\0"))
 
     def _getattr(self, request: Request) -> bytes:
-        return self._replies.attributes(request.node)
+        flags, _, fh = p.GETATTR_IN.unpack_from(request.body)
+        return self._replies.attributes(request.node, self._handles.find(fh) if flags & p.GETATTR_FH else None)
 
     def _setattr(self, request: Request) -> bytes:
         (valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (

@@ -115,7 +115,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Looking -------------------------------------------------------------------------------------------
 
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
-        _fill(buffer, self.tree.attributes(self._found(path, info)))
+        found = self.tree.attributes(self._found(path, info))
+        _fill(buffer, self.tree.sources.changing(found, self._handle(info)))
         return 0
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> int:

@@ -8,6 +8,7 @@ store until the source has it.
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 from avmfs import calls
 from avmfs.errors import AvmError, BadHandle, TooBig
@@ -29,6 +30,8 @@ class LiveHandle(VirtualHandle):
         self.node, self.parts, self.emptied = node, parts, emptied
         self.data = bytearray(data)
         self.written_to = self.refused = False
+        if emptied:
+            self._changed()
         self._most = 0 if memory.around.live is None else memory.around.live.most(parts)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -76,6 +79,11 @@ class LiveHandle(VirtualHandle):
         else:
             self.data[at : at + len(data)] = data
             self.written_to = True
+        self._changed()
+
+    def _changed(self) -> None:
+        if (live := self.memory.around.live) is not None:
+            live.changed[self.node] = self.data
 
     def flush(self) -> None:
         if self.written_to:
@@ -88,11 +96,11 @@ class LiveHandle(VirtualHandle):
     def release(self) -> None:
         """The last close. What a flush has refused is not tried again; that a file was only emptied is said now, when
         no error reaches anybody: /:error and the audit have it."""
-        try:
+        with suppress(AvmError):
             if self.emptied:
                 self._give()
-        except AvmError:
-            return
+        if (live := self.memory.around.live) is not None and live.changed.get(self.node) is self.data:
+            live.changed.pop(self.node, None)
 
     def _give(self) -> None:
         live = self.memory.around.live

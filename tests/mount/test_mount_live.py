@@ -472,6 +472,26 @@ def test_what_is_written_through_a_mount_is_given_to_its_source_as_a_whole(
     assert [line[4] for line in told] == ["alice/mount", "alice/mount", "alice/mount", "bob/mount", "alice/mount"]
 
 
+def test_the_end_of_what_is_being_written_is_that_of_who_writes(live: Path, bob: Path, place: Path) -> None:
+    ticket = live / "tickets/40"
+    ticket.write_text("fixed\n")
+    file = os.open(ticket, os.O_RDWR)
+    os.write(file, b"0123456789")
+    assert os.lseek(file, 0, os.SEEK_END) == 10 == os.fstat(file).st_size
+    assert cat(ticket) == cat(bob / "live/tickets/40") == "fixed\n" and ticket.stat().st_size == 10
+    os.write(file, b"X")
+    os.close(file)
+    assert (place / "tickets").read_text().splitlines()[-1] == "40 0123456789X"
+    file = os.open(ticket, os.O_RDWR | os.O_TRUNC)
+    assert os.lseek(file, 0, os.SEEK_END) == 0
+    os.write(file, b"denied")
+    assert cat(ticket) == "0123456789X" and os.lseek(file, 0, os.SEEK_END) == 6
+    os.ftruncate(file, 7)
+    assert os.lseek(file, 0, os.SEEK_END) == 7
+    os.ftruncate(file, 6)
+    assert code_of(os.close, file) == errno.EACCES and ticket.stat().st_size == 11
+
+
 def test_what_a_source_refuses_is_the_error_of_close_and_fsync(live: Path, alice: Path, bob: Path) -> None:
     (live / "tickets/8").write_text("kept\n")
     for what, code in (("denied", errno.EACCES), ("full", errno.ENOSPC), ("odd", errno.EIO)):
