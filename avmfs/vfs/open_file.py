@@ -279,7 +279,7 @@ class OpenFile:
         """``commit`` for one that tells its caller what goes wrong: then the edits are given up, before this raises."""
         with self.lock:
             try:
-                return self.commit(handle.id)
+                return self.commit(handle.id or handle._files.number())
             except AvmError as e:
                 self.dirtied.add(handle)
                 self.give_up(e)
