@@ -28,6 +28,7 @@ from avmfs_config import Mount
 
 from avmfs import calls, paths
 from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
+from avmfs.fuse.protocol import time_of
 from avmfs.fuse.uid_gate import admitted, is_fenced, needs_allow_other
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
@@ -415,9 +416,8 @@ def _as_id(value: int) -> int | None:
 
 
 def _as_time(spec: Any, now: int) -> int | None:
-    if spec.tv_nsec == UTIME_OMIT:
-        return None
-    return now if spec.tv_nsec == UTIME_NOW else spec.tv_sec * _NS + spec.tv_nsec
+    given, at_once = spec.tv_nsec != UTIME_OMIT, spec.tv_nsec == UTIME_NOW
+    return time_of(1, given, at_once, now, spec.tv_sec, spec.tv_nsec)
 
 
 def _fill(buffer: Any, found: Attributes) -> None:
