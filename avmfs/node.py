@@ -14,6 +14,7 @@ from avmfs.text.escapes import visible
 
 RERANKER = "re-ranker unavailable"  # how the reason begins where vectors had their part, and it had none
 ITS_SEARCH = "the search of"  # likewise, where a source of live content was to be searched
+UNOWNED = -1  # to chown(2): whoever's mount shows it
 Priority = Literal["urgent", "normal", "low"]
 
 

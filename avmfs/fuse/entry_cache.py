@@ -37,7 +37,7 @@ from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.attributes import Attributes
-from avmfs.vfs.tree import Tree
+from avmfs.vfs.tree import Handle, Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
 BRIEF_NS = 1_000_000  # what a name's entry says of its node: stat(2) is spared a second question
@@ -59,7 +59,7 @@ class EntryCache:
     def __init__(self, tree: Tree, numbers: Inodes, seen: KernelFilter) -> None:
         self._tree = tree
         self._store = tree.memory.store
-        self._edited = tree.opened.edited
+        self._edited, self._changing = tree.opened.edited, tree.sources.changed
         self._numbers = numbers
         # The kernel is about to have a name, or its absence: whoever changes it has to tell. Before it is looked up or
         # made; also while nothing may be cached, which may change before the reply leaves.
@@ -105,7 +105,7 @@ class EntryCache:
         if number is None:
             return self._look(unique, node, key[1][:-1])
         # In this order: edits that are no longer there have been committed, which the state then tells.
-        edited = number and self._edited(number)
+        edited = number and (self._edited(number) or number in self._changing)
         self._catch_up()
         if self._names.get(key) != number:  # what changes is looked at twice before it is noted
             return self._look(unique, node, key[1][:-1])
@@ -124,7 +124,7 @@ class EntryCache:
         if not is_real(node):
             return None
         self._note_node(node)
-        if self._edited(node):
+        if self._edited(node) or node in self._changing:
             return None
         self._catch_up()  # in this order: see known()
         entry = self._entries.get(node)
@@ -200,17 +200,26 @@ class EntryCache:
         attributes, valid = self._tree.attributes_of_made(found), self._validity(_stored(found))
         return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, 0, 0, 0) + packed(attributes)
 
-    def attributes(self, number: int) -> bytes:
-        """The reply to GETATTR."""
+    def attributes(self, number: int, handle: Handle | None = None) -> bytes:
+        """The reply to GETATTR, by a handle where the kernel says which."""
         self._note_node(number)
         moment = self._catch_up()
         found = self._numbers.address(number)
         node = _stored(found)
         attributes = self._tree.attributes(found)
         entry = self._entry(moment, number, node, attributes)
+        if number in self._changing:
+            return p.ATTR_OUT.pack(0, 0, 0) + packed(self._tree.sources.changing(attributes, handle))
         # Of a file in the trash without a link the log does not tell when it is closed, and has one again.
         passing = not attributes.nlink and node is not None and node.parent is not None
         return p.ATTR_OUT.pack(0 if passing else self._validity(node), 0, 0) + entry[_ATTR:]
+
+    def will_change(self, number: int) -> None:
+        """Attributes are about to be set: the kernel takes over the time that the reply tells, for the pages that it
+        has."""
+        self._catch_up()
+        if self._before.pop(number, None) is not None:
+            self._tree.opened.gave_up(number)
 
     def changed_attributes(self, number: int) -> bytes:
         """The reply to SETATTR, which the kernel takes over whatever it has heard meanwhile."""
@@ -293,7 +302,7 @@ class EntryCache:
         if is_past(number) and self._valid:  # rules alone change what is seen of it, and end all names of a kernel
             return p.ENTRY_OUT.pack(number, 0, PAST_S, PAST_S, 0, 0) + packed(attributes)
         valid = self._validity(node)
-        ns = BRIEF_NS if valid else 0
+        ns = BRIEF_NS if valid and number not in self._changing else 0
         if valid and self._note_node(number) and self._store.cached_state() != moment:
             ns = 0  # they may have changed before the writer knew that it has to tell
         entry = p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)

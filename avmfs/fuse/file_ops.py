@@ -254,6 +254,7 @@ class FileOps:
     def _fsync(self, request: Request) -> bytes:
         fh = p.FSYNC_IN.unpack_from(request.body)[0]
         handle = self._handles[fh]
+        request.abandonable = isinstance(handle, LiveHandle)
         try:
             handle.fsync()
         finally:

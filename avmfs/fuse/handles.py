@@ -13,7 +13,7 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.handover import Handover
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Handle
-from avmfs.vfs.virtual_handles import QuestionHandle, VirtualHandle
+from avmfs.vfs.virtual_handles import PastHandle, QuestionHandle, VirtualHandle
 
 
 class Handles:
@@ -54,9 +54,12 @@ class Handles:
         except KeyError:
             raise BadHandle() from None
 
-    def file(self, number: int) -> FileHandle:
-        """The handle, which must be a real file's. Raises Invalid."""
+    def file(self, number: int) -> FileHandle | None:
+        """The handle of a real file, which is to be locked; None for a file of the past: nobody changes it, whoever has
+        a lock of it. Raises Invalid."""
         handle = self[number]
+        if isinstance(handle, PastHandle):
+            return None
         if not isinstance(handle, FileHandle):
             raise Invalid("a view cannot be locked")
         return handle

@@ -87,6 +87,8 @@ class LinuxMount:
         LockOps(self._session, self.handles, self._locks)
         if config.xattr:
             XattrOps(self._session, tree, self._numbers)
+        if tree.sources.any:
+            self._session.asks = tree.sources.concern
         if tree.fresh is not None:
             self._session.precede((Op.LOOKUP, Op.OPEN, Op.OPENDIR), tree.fresh)
 

@@ -29,8 +29,9 @@ class LockOps:
     def _getlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)
         handle = self._handles.file(fh)
-        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end))
-        if found is None:
+        if handle is None or not (
+            found := self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end))
+        ):
             return p.LK_OUT.pack(0, 0, fcntl.F_UNLCK, 0)
         kind, at, length, pid = found
         return p.LK_OUT.pack(at, _WHOLE if length == 0 else at + length - 1, kind, pid)
@@ -46,6 +47,8 @@ class LockOps:
     def _setlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, pid, flags, _ = p.LK_IN.unpack_from(request.body)
         handle, wait = self._handles.file(fh), request.op == Op.SETLKW
+        if handle is None:
+            return b""
         node = handle.file.node
         if flags & p.LK_FLOCK:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]

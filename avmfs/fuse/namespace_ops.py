@@ -49,16 +49,19 @@ class NamespaceOps:
         return self._replies.found(request.node, request.body.rstrip(b"\0"))
 
     def _getattr(self, request: Request) -> bytes:
-        return self._replies.attributes(request.node)
+        flags, _, fh = p.GETATTR_IN.unpack_from(request.body)
+        return self._replies.attributes(request.node, self._handles.find(fh) if flags & p.GETATTR_FH else None)
 
     def _setattr(self, request: Request) -> bytes:
         (valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
             p.SETATTR_IN.unpack_from(request.body)
         )
+        self._replies.will_change(request.node)
         found = self._numbers.address(request.node)
         handle = self._handles.find(fh) if valid & p.SetAttr.FH else None
         if valid & p.SetAttr.SIZE:
             self._pages.wrote(request.node)
+            request.abandonable = isinstance(found, Real) and self._tree.sources.awaits(found.node)
             if handle is not None:
                 handle.truncate(size)
                 if isinstance(handle, LiveHandle):

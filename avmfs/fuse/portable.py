@@ -28,6 +28,7 @@ from avmfs_config import Mount
 
 from avmfs import calls, paths
 from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
+from avmfs.fuse.protocol import time_of
 from avmfs.fuse.uid_gate import admitted, is_fenced, needs_allow_other
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
@@ -36,6 +37,7 @@ from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Handle, Tree
+from avmfs.vfs.virtual_handles import PastHandle
 
 if sys.platform.startswith("linux"):
     # mfusepy prefers libfuse 2 where both are installed; its writes come in 4 KiB pieces.
@@ -114,7 +116,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Looking -------------------------------------------------------------------------------------------
 
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
-        _fill(buffer, self.tree.attributes(self._found(path, info)))
+        found = self.tree.attributes(self._found(path, info))
+        _fill(buffer, self.tree.sources.changing(found, self._handle(info)))
         return 0
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> int:
@@ -296,6 +299,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def lock(self, path: bytes | None, info: Any, command: int, lock: Any) -> int:
         handle = self._opened(info)
+        if isinstance(handle, PastHandle):  # nobody changes it, whoever has a lock of it
+            lock.contents.l_type = fcntl.F_UNLCK
+            return 0
         if self.locks is None or not isinstance(handle, FileHandle):
             return -errno.ENOLCK
         asked, owner, node = lock.contents, info.contents.lock_owner, handle.file.node
@@ -317,6 +323,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def flock(self, path: bytes | None, info: Any, operation: int) -> int:
         handle = self._opened(info)
+        if isinstance(handle, PastHandle):
+            return 0
         if self.locks is None or not isinstance(handle, FileHandle):
             return -errno.ENOLCK
         self.locks.set_whole(handle.file.node, info.contents.lock_owner, operation)
@@ -408,9 +416,8 @@ def _as_id(value: int) -> int | None:
 
 
 def _as_time(spec: Any, now: int) -> int | None:
-    if spec.tv_nsec == UTIME_OMIT:
-        return None
-    return now if spec.tv_nsec == UTIME_NOW else spec.tv_sec * _NS + spec.tv_nsec
+    given, at_once = spec.tv_nsec != UTIME_OMIT, spec.tv_nsec == UTIME_NOW
+    return time_of(1, given, at_once, now, spec.tv_sec, spec.tv_nsec)
 
 
 def _fill(buffer: Any, found: Attributes) -> None:

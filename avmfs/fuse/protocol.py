@@ -104,6 +104,8 @@ ATTR = struct.Struct(
     "=QQQQQQIIIIIIIIII"
 )  # ino size blocks a/m/ctime a/m/ctimensec mode nlink uid gid rdev blksize flags
 ENTRY_OUT = struct.Struct("=QQQQII")  # nodeid generation entry_valid attr_valid entry_valid_nsec attr_valid_nsec
+GETATTR_IN = struct.Struct("=IIQ")  # getattr_flags dummy fh
+GETATTR_FH = 1  # of getattr_flags: there is an fh
 ATTR_OUT = struct.Struct("=QII")  # attr_valid attr_valid_nsec dummy
 SETATTR_VALID = struct.Struct("=40xI")  # of a whole request
 SETATTR_IN = struct.Struct("=IIQQQQQQIIIIIIII")  # valid . fh size lock_owner times[3] nsecs[3] mode . uid gid .

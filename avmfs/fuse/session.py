@@ -113,6 +113,8 @@ class Session:
         self._admitted = admitted
         self.has_open: Callable[[int], bool] = lambda node: False
         """Has anybody a node of the store open here? Its attributes are then for who was handed the descriptor."""
+        self.asks: Callable[[int], bool] | None = None
+        """May a source have to be asked for what is done to a node of the store, or be given it?"""
         self._resent: set[int] | None = None  # while requests are sent again: those that were read
         self._fd = descriptor
         self._handlers: dict[int, Handler] = {}
@@ -347,6 +349,8 @@ class Session:
             if handler is None:
                 self._reply(request, errno.ENOSYS)
             else:
+                if self._attends and self.asks is not None and self.asks(request.node):
+                    self.aside()
                 self._reply(request, 0, handler(request))
         except Later:
             return False

@@ -54,6 +54,8 @@ class LiveTree:
         self._store, self._providers, self._asker, self._clock = store, providers, asker, clock
         self._lasting = lasting
         self._tops = {paths.split(paths.raw(each.pattern))[:1] for each in providers}
+        self.changed: dict[int, bytearray] = {}
+        """By node, what a file has for who has it open and changed it last: its source may not have that yet."""
 
     def refresh(self, parts: tuple[bytes, ...]) -> None:
         """Before a read. Raises NotFound, StoreFailed where the source has nothing that may be shown."""

@@ -8,7 +8,9 @@ store until the source has it.
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
+from avmfs import calls
 from avmfs.errors import AvmError, BadHandle, TooBig
 from avmfs.memory import Memory
 from avmfs.vfs.virtual_handles import Remembering, VirtualHandle
@@ -28,6 +30,8 @@ class LiveHandle(VirtualHandle):
         self.node, self.parts, self.emptied = node, parts, emptied
         self.data = bytearray(data)
         self.written_to = self.refused = False
+        if emptied:
+            self._changed()
         self._most = 0 if memory.around.live is None else memory.around.live.most(parts)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -46,6 +50,7 @@ class LiveHandle(VirtualHandle):
 
     def truncate(self, size: int) -> None:
         with self.lock, Remembering(self.memory, every=True):
+            calls.go_on()  # else it would come after what was written when it had been given up
             self._check(size)
             self.edit(self.cut(size))
 
@@ -74,30 +79,41 @@ class LiveHandle(VirtualHandle):
         else:
             self.data[at : at + len(data)] = data
             self.written_to = True
+        self._changed()
+
+    def _changed(self) -> None:
+        if (live := self.memory.around.live) is not None:
+            live.changed[self.node] = self.data
 
     def flush(self) -> None:
         if self.written_to:
             self._give()
 
     def fsync(self) -> None:
-        if self.written_to or self.emptied:
-            self._give()
+        """Also what another thread is giving."""
+        self._give()
 
     def release(self) -> None:
         """The last close. What a flush has refused is not tried again; that a file was only emptied is said now, when
         no error reaches anybody: /:error and the audit have it."""
-        try:
+        with suppress(AvmError):
             if self.emptied:
                 self._give()
-        except AvmError:
-            return
+        if (live := self.memory.around.live) is not None and live.changed.get(self.node) is self.data:
+            live.changed.pop(self.node, None)
 
     def _give(self) -> None:
         live = self.memory.around.live
         with self.lock, Remembering(self.memory, every=True):
-            if self.refused:
+            if self.refused or not (self.written_to or self.emptied):
                 return
+            given = self.written_to, self.emptied
             self.written_to = self.emptied = False
-            if live is None or not live.takes(self.memory.who, self.parts):  # who may write can have changed since
-                raise BadHandle("no source takes this any more")
-            live.write(self.memory.who, self.parts, bytes(self.data))
+            try:
+                if live is None or not live.takes(self.memory.who, self.parts):  # who may write can have changed since
+                    raise BadHandle("no source takes this any more")
+                live.write(self.memory.who, self.parts, bytes(self.data))
+            except AvmError:
+                if (call := getattr(calls.working, "call", None)) is not None and call.given_up:
+                    self.written_to, self.emptied = given  # nobody was told: the next one asks again
+                raise

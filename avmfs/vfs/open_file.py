@@ -171,9 +171,10 @@ class OpenFile:
             return content.overlay(base, offset, length, size, self.edits)
 
     def seek(self, offset: int, *, hole: bool) -> int | None:
-        """See Reader.seek; a file with uncommitted edits is all data."""
+        """See Reader.seek; a file is all data that has uncommitted edits, or may have some in pages that somebody has
+        mapped, of which the kernel does not tell."""
         with self.lock, self.memory.reading() as reader:
-            if not self.edits:
+            if not self.edits and not any(each.readable and each.writable for each in list(self.writers)):
                 return reader.seek(self.node, offset, hole=hole)
             size = content.size_after(reader.open_node(self.node).size, self.edits)
             return None if offset >= size else size if hole else offset
@@ -278,7 +279,7 @@ class OpenFile:
         """``commit`` for one that tells its caller what goes wrong: then the edits are given up, before this raises."""
         with self.lock:
             try:
-                return self.commit(handle.id)
+                return self.commit(handle.id or handle._files.number())
             except AvmError as e:
                 self.dirtied.add(handle)
                 self.give_up(e)

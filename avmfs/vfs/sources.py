@@ -13,6 +13,7 @@ from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.vfs import virtual_handles
 from avmfs.vfs.address import Address, Real, ViewOf
+from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.live_handle import LiveHandle
 
 _FRESH = ("data", "delta", "diff", "annotated")  # views that show the bytes
@@ -24,6 +25,7 @@ class Sources:
     def __init__(self, memory: Memory) -> None:
         self._memory, self._live = memory, memory.around.live
         self.any = self._live is not None
+        self.changed: dict[int, bytearray] = {} if self._live is None else self._live.changed
         self._errors = virtual_handles.Remembering(memory, every=True)
 
     def awaits(self, node: Node, name: bytes = b"") -> bool:
@@ -32,6 +34,13 @@ class Sources:
         if self._live is None or not memory.store.cached_live(memory.who, node.scope):
             return False
         return not name or memory.store.cached_child(memory.who, node.id, name) is None
+
+    def concern(self, number: int) -> bool:
+        """``awaits``, by its number; one that is gone may have been theirs."""
+        try:
+            return self.awaits(self._memory.store.cached_node(self._memory.who, number))
+        except Stale:
+            return True
 
     def appear(self, directory: Node, name: bytes) -> None:
         """Before a name, or a view of one, is looked up. Raises what the source comes to."""
@@ -79,6 +88,12 @@ class Sources:
             with self._memory.reading() as reader:
                 data = reader.read(node.id, 0, reader.node(node.id).size)
         return LiveHandle(self._memory, node.id, parts, data, readable, emptied=new)
+
+    def changing(self, found: Attributes, handle: object) -> Attributes:
+        """stat(2) of a file that is being written, for who has it open by a handle. None: nobody knows who asks, and
+        it is as who has changed it last has it."""
+        data = handle.data if isinstance(handle, LiveHandle) else None if handle else self.changed.get(found.ino)
+        return found if data is None else found._replace(size=len(data))
 
     def _parts(self, node: Node) -> tuple[bytes, ...]:
         with self._memory.reading() as reader:

@@ -29,7 +29,7 @@ from avmfs.errors import (
 )
 from avmfs.lru import FIFO
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import UNOWNED, Kind, Node
 from avmfs.search.then import REFUSED
 from avmfs.store.rows.nodes import node_of
 from avmfs.store.rows.system_dirs import is_everybodys
@@ -262,8 +262,12 @@ class Tree:
                 return
             self.require_writable()
             self.opened.commit(found.node.id)
-            if is_everybodys(found.node):  # cp -a and tar say again what the mount has shown
-                uid, gid = (None if given == own else given for given, own in zip((uid, gid), self.owner, strict=True))
+            # cp -a, tar, mv and sed -i say again what the mount has shown.
+            stays, kept = None if is_everybodys(found.node) else UNOWNED, (found.node.uid, found.node.gid)
+            uid, gid = (
+                stays if shown == given and had is None else given
+                for given, shown, had in zip((uid, gid), self.owner, kept, strict=True)
+            )
             self.memory.submit(
                 "set_attributes", node=found.node.id, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime
             )

@@ -31,7 +31,7 @@ from avmfs.errors import (
     OverQuota,
     Stale,
 )
-from avmfs.node import Change, Kind
+from avmfs.node import UNOWNED, Change, Kind
 from avmfs.store.commands import names as command_names
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.nodes import node_of
@@ -701,6 +701,9 @@ def test_attributes_stay_as_set(world: World) -> None:
     assert found.ctime > node.ctime
     world.do(ALICE, "set_attributes", node=node.id, atime=11, explicit=False)
     assert world.node(BOB, "/memory/f").ctime == found.ctime
+    world.do(ALICE, "set_attributes", node=node.id, uid=UNOWNED)
+    disowned = world.node(BOB, "/memory/f")
+    assert (disowned.uid, disowned.gid) == (None, 6) and disowned.ctime > found.ctime
     seq = world.newest_seq()
     world.do(ALICE, "set_attributes", node=node.id)
     assert world.newest_seq() == seq

@@ -124,6 +124,27 @@ print(json.dumps([(at / "shared/from-bob.md").read_text(), os.stat(at / "shared/
     assert alices == ["hello alice, and back", USERS["alice"], SECRET]
 
 
+def test_who_is_given_the_owner_that_the_mount_shows_owns_nothing_alone(machine: Machine) -> None:
+    """As sed -i gives its output that of the file, and cp -a and mv those of a directory."""
+    at = machine.at("alice") / "shared"
+    script = f"""
+echo one > {at}/n.md; sed -i s/one/two/ {at}/n.md
+mkdir -p from/deep; echo three > from/deep/f.md; cp -a from {at}/copied; mv from {at}/moved
+touch -d 2020-01-01 {at}/n.md; before=$(stat -c %z {at}/n.md); chown alice:alice {at}/n.md
+test "$before" != "$(stat -c %z {at}/n.md)"
+"""
+    machine.told("alice", "sh", "-ec", f"cd ~\n{script}")
+    code = """
+at = Path(sys.argv[1]) / "shared"
+for path in ("n.md", "copied/deep/f.md", "moved/deep/f.md"):
+    (at / path).open("a").write("bob\\n")
+for path in ("copied/new", "moved/deep/new"):
+    (at / path).mkdir()
+print(json.dumps([(at / "n.md").read_text(), os.stat(at / "n.md").st_uid, os.stat(at / "moved/deep").st_gid]))
+"""
+    assert machine.python("bob", code, machine.at("bob")) == ["two\nbob\n", USERS["bob"], USERS["bob"]]
+
+
 @pytest.mark.parametrize("user", ["bob", "avmfs", "root"])
 def test_a_mount_is_usable_for_its_own_user_only(machine: Machine, user: str) -> None:
     found = machine.python(user, LOOK + "print(json.dumps(everything(sys.argv[1])))", machine.at("alice"))

@@ -237,6 +237,20 @@ def test_an_open_file_is_read_anew_though_its_time_was_set_back(place: Place) ->
             assert os.pread(file.fileno(), 8192, 0) == b"%d" % number * 8192
 
 
+@linux_only("libfuse's kernel takes the new time over and keeps its pages")
+@pytest.mark.parametrize("change", [(os.fchmod, 0o600), (os.utime, (5, 6)), (os.chown, -1, 7), (os.truncate, 8192)])
+def test_an_open_file_is_read_anew_though_its_attributes_were_set(place: Place, change: tuple[Any, ...]) -> None:
+    """The kernel takes over the time that the change comes with, and then has nothing to compare."""
+    (place.alice / "f").write_bytes(b"0" * 8192)
+    with open(place.bob / "f", "r+b", buffering=0) as file:
+        assert os.pread(file.fileno(), 8192, 0) == b"0" * 8192
+        with open(place.alice / "f", "r+b", buffering=0) as changed:
+            changed.write(b"1" * 8192)
+        call, *values = change
+        call(file.fileno(), *values)
+        assert os.pread(file.fileno(), 8192, 0) == b"1" * 8192
+
+
 def test_times_do_not_go_back_when_what_was_written_earlier_is_committed_later(place: Place) -> None:
     (place.alice / "f").write_bytes(b"0123456789")
     for change in (lambda path: path.write_bytes(b"BBBBBBBBBB"), lambda path: path.chmod(0o600)):
@@ -317,6 +331,18 @@ def test_holes_of_a_large_file_are_found(place: Place) -> None:
     (place.alice / "small").write_text("12345")
     with open(place.bob / "small", "rb") as file:
         assert os.lseek(file.fileno(), 2, os.SEEK_DATA) == 2 and os.lseek(file.fileno(), 2, os.SEEK_HOLE) == 5
+
+
+@linux_only("mfusepy has no lseek")
+def test_what_a_mapping_has_written_is_no_hole(place: Place) -> None:
+    block = 64 * 1024
+    with open(place.alice / "sparse", "w+b") as file, open(place.alice / "sparse", "rb") as reader:
+        file.truncate(10 * block)
+        os.fsync(file.fileno())
+        with mmap.mmap(file.fileno(), 10 * block) as shared:
+            shared[5 * block : 5 * block + 4] = b"data"
+            assert os.lseek(reader.fileno(), 0, os.SEEK_DATA) <= 5 * block
+            assert os.lseek(reader.fileno(), 5 * block, os.SEEK_HOLE) > 5 * block
 
 
 # What cannot be had ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.mount.mount_world import World, cat, code_of, echo, meta, sh, until
+from tests.mount.mount_world import LIMIT_S, PORTABLE, World, cat, code_of, echo, line_from, meta, running, sh, until
 
 pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"
@@ -29,6 +30,8 @@ ENDLESS = "86399.731"  # seconds of a sleep that nothing else on this machine sl
 
 DESK = """
 import errno
+import os
+import time
 from avmfs import BaseHandler
 
 class Desk(BaseHandler):
@@ -48,6 +51,10 @@ class Desk(BaseHandler):
             raise OSError(errno.ENOSPC, "no full")
         if what == "odd":
             raise RuntimeError("no odd")
+        if what.startswith("slow"):
+            open(self.config["log"] + "-asked", "a").close()
+            while not os.path.exists(self.config["log"] + "-go"):
+                time.sleep(0.02)
         with open(self.config["log"], "a") as file:
             file.write(context.params["id"] + " " + what + "\\n" * (not what.endswith("\\n")))
         self.tickets[context.params["id"]] = data
@@ -465,6 +472,26 @@ def test_what_is_written_through_a_mount_is_given_to_its_source_as_a_whole(
     assert [line[4] for line in told] == ["alice/mount", "alice/mount", "alice/mount", "bob/mount", "alice/mount"]
 
 
+def test_the_end_of_what_is_being_written_is_that_of_who_writes(live: Path, bob: Path, place: Path) -> None:
+    ticket = live / "tickets/40"
+    ticket.write_text("fixed\n")
+    file = os.open(ticket, os.O_RDWR)
+    os.write(file, b"0123456789")
+    assert os.lseek(file, 0, os.SEEK_END) == 10 == os.fstat(file).st_size
+    assert cat(ticket) == cat(bob / "live/tickets/40") == "fixed\n" and ticket.stat().st_size == 10
+    os.write(file, b"X")
+    os.close(file)
+    assert (place / "tickets").read_text().splitlines()[-1] == "40 0123456789X"
+    file = os.open(ticket, os.O_RDWR | os.O_TRUNC)
+    assert os.lseek(file, 0, os.SEEK_END) == 0
+    os.write(file, b"denied")
+    assert cat(ticket) == "0123456789X" and os.lseek(file, 0, os.SEEK_END) == 6
+    os.ftruncate(file, 7)
+    assert os.lseek(file, 0, os.SEEK_END) == 7
+    os.ftruncate(file, 6)
+    assert code_of(os.close, file) == errno.EACCES and ticket.stat().st_size == 11
+
+
 def test_what_a_source_refuses_is_the_error_of_close_and_fsync(live: Path, alice: Path, bob: Path) -> None:
     (live / "tickets/8").write_text("kept\n")
     for what, code in (("denied", errno.EACCES), ("full", errno.ENOSPC), ("odd", errno.EIO)):
@@ -480,6 +507,55 @@ def test_what_a_source_refuses_is_the_error_of_close_and_fsync(live: Path, alice
     assert code_of(cat, live / "tickets/9") == errno.ENOENT and "9" not in os.listdir(live / "tickets")
     assert code_of((live / "tickets/8").write_bytes, bytes(2 * 1024 * 1024)) == errno.EFBIG
     assert cat(live / "tickets/8") == "kept\n" and cat(live / "echo/still") == "still"
+
+
+SLOWLY = """
+import os, sys, threading
+file = os.open(sys.argv[1], os.O_RDWR)
+if sys.argv[2] != "truncate":
+    os.write(file, b"slow")
+if sys.argv[2] == "ftruncate":  # which waits for the other one
+    threading.Thread(target=os.close, args=(os.dup(file),)).start()
+    sys.stdin.readline()
+print("calls")
+try:
+    if sys.argv[2] == "fsync":
+        os.fsync(file)
+    elif sys.argv[2] == "truncate":
+        os.truncate(sys.argv[1], 4)
+    else:
+        os.ftruncate(file, 4)
+except KeyboardInterrupt:
+    print("given up")
+"""
+
+
+@pytest.mark.parametrize("call", ["fsync", "truncate", "ftruncate"])
+def test_who_gives_something_to_a_slow_source_keeps_nobody_waiting(
+    live: Path, alice: Path, place: Path, call: str
+) -> None:
+    ticket, asked, go = live / "tickets/30", place / "tickets-asked", place / "tickets-go"
+    (alice / "memory/beside.md").write_text("beside\n")
+    go.touch()
+    ticket.write_text("slowly\n")
+    asked.unlink(), go.unlink()
+    try:
+        with running(SLOWLY, ticket, call) as giving:
+            if call == "ftruncate":
+                until(asked.exists)
+                assert giving.stdin is not None
+                giving.stdin.write("\n"), giving.stdin.flush()
+            assert line_from(giving) == "calls"
+            until(asked.exists)
+            assert cat(alice / "memory/beside.md") == "beside\n" and cat(live / "echo/beside") == "beside"
+            if not PORTABLE:
+                giving.send_signal(signal.SIGINT)
+                assert line_from(giving) == "given up"
+            go.touch()
+            giving.wait(LIMIT_S)
+        assert cat(ticket).startswith("slow")
+    finally:
+        go.touch()
 
 
 def test_a_source_that_can_be_searched_is_asked_for_what_no_word_finds(live: Path, alice: Path, bob: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import random
+import sqlite3
 import stat
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,25 @@ def test_the_mounted_past_is_what_a_plain_copy_of_it_was_also_after_a_kill(world
     world.start()
     for moment, was in kept.items():
         assert copied(world.mounts["carol"] / moment / "shared") == was, moment
+
+
+@needs("flock")
+def test_a_file_of_the_past_can_be_locked_as_who_reads_a_database_does(place: Place) -> None:
+    here = place.alice
+    with contextlib.closing(sqlite3.connect(here / "j.db")) as db:
+        db.executescript("create table t(x); insert into t values (7)")
+    moment = now()
+    (here / "j.db").unlink()
+    mount = next(parent for parent in here.parents if os.path.ismount(parent))
+    past = mount / moment / here.relative_to(mount) / "j.db"
+    with contextlib.closing(sqlite3.connect(f"file:{past}?mode=ro", uri=True)) as db:
+        assert db.execute("select x from t").fetchall() == [(7,)]
+    sh(f"flock -s {past} true && flock -x {past} true")
+    with past.open("rb") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH)
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        assert fcntl.fcntl(file, fcntl.F_GETLK, asked)[:2] == struct.pack("h", fcntl.F_UNLCK)
+        fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 @needs("git", "rsync")

@@ -128,6 +128,16 @@ def test_fsync_makes_bytes_visible_to_the_other_while_the_file_stays_open(place:
         os.close(descriptor)
 
 
+def test_an_fsync_through_a_descriptor_for_reading_commits_as_its_own_agent(place: Place) -> None:
+    (place.bob / "f").write_text("one")
+    for mount, text in ((place.alice, b"two"), (place.bob, b"three")):
+        with open(mount / "f", "r+b", buffering=0) as file, open(mount / "f", "rb") as reader:
+            file.write(text)
+            os.fsync(reader.fileno())
+    told = [line.split()[4] for line in cat(view(place.alice / "f", ":history")).splitlines()]
+    assert told == ["bob/mount", "alice/mount", "bob/mount"]
+
+
 # :delta and :mark ---------------------------------------------------------------------------------------------
 
 

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import pytest
 from avmfs_config import Provider, Settings, default_settings, load_settings
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.access import Principal
-from avmfs.errors import Busy, NotFound, StoreFailed, TooBig
+from avmfs.errors import Busy, Denied, NotFound, StoreFailed, TooBig
 from avmfs.providers import live
 from avmfs.providers.fetching import SLOTS, Fetcher, Source
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
@@ -473,4 +473,30 @@ def test_an_open_file_that_a_source_takes_goes_on_in_the_next_process(tmp_path: 
         LiveHandle(memory, 7, WHERE, b"", False, emptied=True).release()
         assert given[1:] == [b""]
     finally:
+        door.close()
+
+
+def test_a_refusal_that_was_not_waited_for_is_told_by_the_next_fsync(tmp_path: Path, counted: type[Counted]) -> None:
+    call = calls.Call()
+
+    class Refuses(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            call.give_up()
+            raise PermissionError("no")
+
+    register_handler("refuses", Refuses)
+    provider = Provider("/live/{name}", "refuses", writable=True)
+    door = LocalDoor(tmp_path / "avm.db", replace(settings(provider), permissions=(), default_access="rw"), "alice")
+    try:
+        handle = LiveHandle(door._memory, 7, WHERE, b"", False, emptied=False)
+        handle.write(0, b"x")
+        calls.working.call = call
+        with pytest.raises(Denied):
+            handle.fsync()
+        calls.working.call = None
+        with pytest.raises(Denied):
+            handle.fsync()
+        handle.fsync()
+    finally:
+        calls.working.call = None
         door.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound
-from avmfs.node import Kind, Node
+from avmfs.node import UNOWNED, Kind, Node
 from avmfs.store.commands import command, versions
 from avmfs.store.rows import content, system_dirs
 from avmfs.store.rows.log_ops import ORPHANED, RIGHTS
@@ -99,12 +99,14 @@ def set_attributes(
     mtime: int | None = None,
     explicit: bool = True,
 ) -> dict[str, Any]:
-    """chmod, chown, utimens: what is None stays. ``explicit`` False keeps ctime (an implied change)."""
+    """chmod, chown, utimens: what is None stays, an UNOWNED id becomes None. ``explicit`` False keeps ctime (an
+    implied change)."""
     found = tx.writable(node)
     if mtime is not None and atime is None:
         atime = found.atime  # which follows mtime until it is set
     changes = {"mode": mode, "uid": uid, "gid": gid, "atime": atime, "mtime": mtime}
-    given = {column: value for column, value in changes.items() if value is not None}
+    given: dict[str, int | None] = {column: value for column, value in changes.items() if value is not None}
+    given |= {column: None for column in ("uid", "gid") if given.get(column) == UNOWNED}
     if not tx.who.operator:
         system_dirs.refuse_closing(found, mode, uid, gid, lambda: _path(tx, found))
     if given:
