@@ -473,6 +473,32 @@ def test_strategies_order_differently() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("older", "newer", "q"),
+    [
+        (
+            "Port of the staging database is 5433.",
+            "The staging database moved to port 6432.",
+            "port of the staging database",
+        ),
+        ("会议室在三楼。", "会议室搬到五楼了。", "会议室在几楼"),
+    ],
+)
+def test_neither_age_nor_importance_turns_the_notes_of_one_matter_round(
+    older: str, newer: str, q: str, strategy: str
+) -> None:
+    made = MemoryCorpus()
+    made.add("/older", older, updated=NOW - 200 * DAY, importance=1.0)
+    made.add("/newer", newer, updated=NOW, importance=0.0)
+    for n, text in enumerate(("Lunch is at noon.", "Oak is harder than pine.", "The lift is broken again.")):
+        made.add(f"/aside/{n}", text, updated=NOW)
+    for question, first in ((q, "/newer"), (f"{q} before 之前", "/older")):
+        for budget in (60, 400):
+            answer = ask(made, question, budget, strategy=strategy, min_relevance=0.0, words_only=True)
+            assert answer.hits[0].hit.path == first.encode(), question
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_larger_budget_has_what_a_smaller_one_gives(strategy: str) -> None:
     made = MemoryCorpus(embed=False)
     for n in range(100):
