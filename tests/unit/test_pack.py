@@ -221,6 +221,19 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
     assert len(re.findall(r"^@\w+ \(also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Alice owns billing, Bob owns search.", "Bob owns billing, Alice owns search."),
+        ("The zebra herd changed by +3 %", "The zebra herd changed by -3 %"),
+        ("Zebra sync: CRM -> ERP", "Zebra sync: CRM <- ERP"),
+    ],
+)
+def test_what_says_the_opposite_in_the_same_words_is_given_beside_it(one: str, other: str) -> None:
+    text = packed([scored(1, one), scored(2, other), scored(3, f" {one}")], 200, COUNTER).text
+    assert one in text and other in text and text.count(one) == 1
+
+
 def test_a_text_of_which_nothing_would_be_seen_is_no_item() -> None:
     items = [scored(1, "\x07 \u2060"), scored(2, "zebra"), scored(3, " \n\n")]
     assert packed(items, 200, COUNTER) == packed(items[1:2], 200, COUNTER)
