@@ -12,7 +12,6 @@ nonce, which no note can know.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,9 +23,9 @@ from typing import Final, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.node import notice, signed
-from avmfs.search.duplicates import gist, glance, opposed
+from avmfs.search.duplicates import glance, repeated
 from avmfs.search.engine import Scored
-from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line
+from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, widened
 from avmfs.search.forms import Around, Form, Quoted, closing, door_of
 from avmfs.text.tokens import TokenCounter
 
@@ -41,7 +40,6 @@ FIRST: Final = 10
 """Who gets more than so many tokens may not read to the end: so many items come first, whatever their group."""
 
 ALSO: Final = 3  # handles of the others that are named
-ORDERS: Final = 3  # of the same words with which a text is compared: to align two of 200 words takes a millisecond
 
 SEEN: Final = 30
 """So many of the best items are looked at for what they have in common: whatever the budget, so that a larger one does
@@ -279,6 +277,10 @@ def _choose(
             refused = unit
     if room - spent >= SCRAP:
         some(refused, room - spent)
+    left = (room - spent) // max(sum(item.cut for item in chosen), 1)
+    for at, item in enumerate(chosen):
+        if item.cut:
+            chosen[at] = item._replace(text=widened(item.text, _clean(item.scored.hit.text), left, counter))
     return sorted(chosen, key=lambda item: item.rank), spent
 
 
@@ -471,9 +473,7 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
         if not (text := _clean(scored.hit.text)):
             continue
         rivals = alike.setdefault(glance(text), [])
-        said = gist(text) if rivals else None
-        in_words = (at for at in rivals if said == gist(kept[at].text))
-        same = next((at for at in itertools.islice(in_words, ORDERS) if not opposed(text, kept[at].text)), None)
+        same = repeated(text, ((at, kept[at].text) for at in rivals))
         if same is None:
             rivals.append(len(kept))
             kept.append(_Item(scored, len(kept), text, counter.count(text)))
