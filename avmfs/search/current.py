@@ -140,7 +140,7 @@ def ordered(
     wish = _wish(q, spans)
     order = [found[at] for at in sorted(matter, key=lambda at: wish(when(at)))]
     for at, one in zip(matter, order, strict=True):
-        found[at] = moved(one, hits[at])
+        found[at] = replace(moved(one, hits[at]), matter=len(matter) > 1)
     return found
 
 

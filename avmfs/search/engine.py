@@ -65,7 +65,8 @@ class Scored:
     """``score`` orders the hits of one answer and means nothing beyond it; ``relevance`` (0 to 1) is absolute.
     ``parts`` add up to the score; ``evidence`` is what the relevance is made of: coverage, near (coverage with the
     context) and, where there is a vector, cosine. ``replaces`` are handles of hits that say what was true before, and
-    ``replaced`` ones are among those of another (see current). ``standing``: what links say of it, for a reader."""
+    ``replaced`` ones are among those of another (see current). ``matter``: it and others are of one, in the order that
+    the question wants. ``standing``: what links say of it, for a reader."""
 
     hit: Hit
     score: float
@@ -74,6 +75,7 @@ class Scored:
     evidence: Mapping[str, float]
     replaces: tuple[str, ...] = ()
     replaced: bool = False
+    matter: bool = False
     standing: tuple[str, ...] = ()
 
 

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.node import notice, signed
-from avmfs.search.duplicates import gist, glance
+from avmfs.search.duplicates import glance, repeated
 from avmfs.search.engine import Scored
-from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line
+from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, widened
 from avmfs.search.forms import Around, Form, Quoted, closing, door_of
 from avmfs.text.tokens import TokenCounter
 
@@ -277,6 +277,10 @@ def _choose(
             refused = unit
     if room - spent >= SCRAP:
         some(refused, room - spent)
+    left = (room - spent) // max(sum(item.cut for item in chosen), 1)
+    for at, item in enumerate(chosen):
+        if item.cut:
+            chosen[at] = item._replace(text=widened(item.text, _clean(item.scored.hit.text), left, counter))
     return sorted(chosen, key=lambda item: item.rank), spent
 
 
@@ -464,15 +468,12 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
     """What is left of ``ranked`` once what says the same has been joined to the better one."""
     kept: list[_Item] = []
     alike: dict[str, list[int]] = {}  # by a glance, which is cheap and the same for all that say the same
-    gists: dict[int, bytes] = {}
     for scored in ranked:
         calls.go_on()
-        text = _clean(scored.hit.text)
-        if not text:
+        if not (text := _clean(scored.hit.text)):
             continue
         rivals = alike.setdefault(glance(text), [])
-        said = gist(text) if rivals else None
-        same = next((at for at in rivals if said == gists.setdefault(at, gist(kept[at].text))), None)
+        same = repeated(text, ((at, kept[at].text) for at in rivals))
         if same is None:
             rivals.append(len(kept))
             kept.append(_Item(scored, len(kept), text, counter.count(text)))

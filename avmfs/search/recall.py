@@ -138,14 +138,18 @@ def counted(found: Recall) -> Recall:
 
 
 def order(hits: tuple[Scored, ...], strategy: Strategy, now: int, half_life_days: float) -> list[Scored]:
-    """Best first by the strategy, recency halving every ``half_life_days``; equals by passage id."""
+    """Best first by the strategy, recency halving every ``half_life_days``; equals stay as they are. So do those of one
+    ``matter``: each place of theirs has its score, and so the recency and importance that go with it."""
     top = max((scored.score for scored in hits), default=0.0)
+    recency = [math.exp2(-max(now - scored.hit.updated, 0) / (half_life_days * DAY_NS)) for scored in hits]
+    importance = [USUAL if scored.hit.importance is None else scored.hit.importance for scored in hits]
+    matter = [at for at, scored in enumerate(hits) if scored.matter]
+    for figures in (recency, importance):
+        for at, figure in zip(matter, sorted((figures[at] for at in matter), reverse=True), strict=True):
+            figures[at] = figure
 
-    def weight(scored: Scored) -> float:
-        hit = scored.hit
-        share = scored.score / top if top > 0 else 0.0
-        recency = math.exp2(-max(now - hit.updated, 0) / (half_life_days * DAY_NS))
-        importance = USUAL if hit.importance is None else hit.importance
-        return strategy.score * share + strategy.recency * recency + strategy.importance * importance
+    def weight(at: int) -> float:
+        share = hits[at].score / top if top > 0 else 0.0
+        return strategy.score * share + strategy.recency * recency[at] + strategy.importance * importance[at]
 
-    return sorted(hits, key=lambda scored: (-weight(scored), scored.hit.passage))
+    return [hits[at] for at in sorted(range(len(hits)), key=weight, reverse=True)]

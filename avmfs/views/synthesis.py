@@ -1,8 +1,8 @@
 """A document drawn from several memories, and what belongs to a file. Owns :synthesis and :related (docs/FORMATS.md).
 
 :synthesis is extractive: nothing is said that no memory says. The best hits and what they are linked with are cut into
-sentences; those with most of the question's words are taken, none that says what another has said, and told by the time
-of their source. The two headings carry the answer's nonce, which no memory can know.
+sentences; those with most of the question's words are taken, none that says what another has said (though what denies
+it), and told by the time of their source. The two headings carry the answer's nonce, which no memory can know.
 
 :related has first what a file is linked with, link by link up to ``depth``; then what is alike, by the same search as a
 question. A linked file is not named again for being alike."""
@@ -17,6 +17,7 @@ from typing import Annotated, Final
 from avmfs import paths
 from avmfs.agents.graph import REACHED, document_at, hops
 from avmfs.node import notice
+from avmfs.search.duplicates import opposed
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
@@ -98,7 +99,7 @@ def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
     said: list[frozenset[str]] = []
     for each in sorted(found, key=lambda each: (-each.worth, each.source, each.place)):
         words = frozenset(segment.content_terms(each.text))
-        if not any(words <= known for known in said):
+        if not any(words <= known and not opposed(each.text, one.text) for known, one in zip(said, kept, strict=True)):
             kept.append(each)
             said.append(words)
         if len(kept) == count:

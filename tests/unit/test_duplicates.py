@@ -14,7 +14,7 @@ from avmfs import calls
 from avmfs.access import Policy
 from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.rpc import methods
-from avmfs.search.duplicates import NEAR, gist, likeness, steps, words
+from avmfs.search.duplicates import NEAR, Note, gist, likeness, opposed, redundant, steps, words
 from avmfs.store.commands.versions import TAGS_MAX
 from tests.unit.views_fixtures import World, opened
 
@@ -167,8 +167,65 @@ def test_an_update_is_done_whole_or_not_at_all(world: World) -> None:
         ("Сервер не доступен", "Сервер доступен"),
         ("Most customers renewed", "Few customers renewed"),
         ("The flag is on", "The flag is off"),
+        ("Margin of the shop moved +3 %", "Margin of the shop moved -3 %"),
+        ("Margin of the shop moved −3 %", "Margin of the shop moved 3 %"),
+        ("Sync direction of contacts: CRM -> ERP", "Sync direction of contacts: CRM <- ERP"),
+        ("Sync direction of contacts: CRM → ERP", "Sync direction of contacts: CRM ← ERP"),
+        ("Alert where free disk space < 9", "Alert where free disk space > 9"),
+        ("Retry where the status code != 3", "Retry where the status code == 3"),
+        ("The licence of the tool costs $300", "The licence of the tool costs €300"),
+        ("The office in Recife is at UTC + 3", "The office in Recife is at UTC - 3"),
+        ("The office in Recife is at UTC+3", "The office in Recife is at UTC-3"),
     ],
 )
 def test_what_says_the_opposite_has_another_gist(one: str, other: str) -> None:
     assert gist(one) != gist(other)
     assert gist(one) == gist(f" {one} ")
+    assert likeness(one, other) == 0 and not redundant([Note(one, 1), Note(other, 1)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The audit of the shop is on 2026-11-24", "The audit of the shop is on 2026 11 24"),
+        ("The shop opens in the season 9 - 17", "The shop opens in the season 9–17"),
+        ("Covid-19 tests are in the upper drawer", "Covid 19 tests are in the upper drawer"),
+        ("To buy for the shop:\n- 3 apples\n  + 4 pears\n", "To buy for the shop:\n3 apples\n4 pears"),
+        ("> The shop keeps 3 spare keys", "The shop keeps 3 spare keys"),
+    ],
+)
+def test_hyphens_bullets_and_quotes_are_no_signs(one: str, other: str) -> None:
+    assert gist(one) == gist(other) and likeness(one, other) >= NEAR
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Alice owns billing, Bob owns search.", "Bob owns billing, Alice owns search."),
+        ("Bach in June, Brahms in May", "Brahms in June, Bach in May"),
+        ("Alice pays Bob", "Bob pays Alice"),
+        (
+            "The primary is not reachable, the replica is reachable",
+            "The primary is reachable, the replica is not reachable",
+        ),
+    ],
+)
+def test_what_is_exchanged_is_no_repetition(one: str, other: str) -> None:
+    assert opposed(one, other) and opposed(other, one)
+    assert likeness(one, other) == 0 and not redundant([Note(one, 1), Note(other, 1)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (FACT, SAME),
+        (FACT, SAME.replace("Every", "At every")),
+        ("The port of the staging database is 5433", "5433 is the port of the staging database"),
+        ("The zebra crossed 12 roads at dawn.", "At dawn zebras crossed 12 roads!"),
+        ("The zebra never crossed the road at dawn.", "At dawn, the zebra never crossed the road."),
+        ("Born in 1951 in Tallinn: Maja's father.", "Maja's father was born in Tallinn in 1951."),
+        ("Only Renata can sign customs forms.", "Customs forms can be signed by Renata only."),
+    ],
+)
+def test_what_is_moved_is_a_repetition(one: str, other: str) -> None:
+    assert not opposed(one, other) and likeness(one, other) >= NEAR

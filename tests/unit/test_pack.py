@@ -221,6 +221,19 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
     assert len(re.findall(r"^@\w+ \(also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Alice owns billing, Bob owns search.", "Bob owns billing, Alice owns search."),
+        ("The zebra herd changed by +3 %", "The zebra herd changed by -3 %"),
+        ("Zebra sync: CRM -> ERP", "Zebra sync: CRM <- ERP"),
+    ],
+)
+def test_what_says_the_opposite_in_the_same_words_is_given_beside_it(one: str, other: str) -> None:
+    text = packed([scored(1, one), scored(2, other), scored(3, f" {one}")], 200, COUNTER).text
+    assert one in text and other in text and text.count(one) == 1
+
+
 def test_a_text_of_which_nothing_would_be_seen_is_no_item() -> None:
     items = [scored(1, "\x07 \u2060"), scored(2, "zebra"), scored(3, " \n\n")]
     assert packed(items, 200, COUNTER) == packed(items[1:2], 200, COUNTER)
@@ -473,6 +486,32 @@ def test_strategies_order_differently() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("older", "newer", "q"),
+    [
+        (
+            "Port of the staging database is 5433.",
+            "The staging database moved to port 6432.",
+            "port of the staging database",
+        ),
+        ("会议室在三楼。", "会议室搬到五楼了。", "会议室在几楼"),
+    ],
+)
+def test_neither_age_nor_importance_turns_the_notes_of_one_matter_round(
+    older: str, newer: str, q: str, strategy: str
+) -> None:
+    made = MemoryCorpus()
+    made.add("/older", older, updated=NOW - 200 * DAY, importance=1.0)
+    made.add("/newer", newer, updated=NOW, importance=0.0)
+    for n, text in enumerate(("Lunch is at noon.", "Oak is harder than pine.", "The lift is broken again.")):
+        made.add(f"/aside/{n}", text, updated=NOW)
+    for question, first in ((q, "/newer"), (f"{q} before 之前", "/older")):
+        for budget in (60, 400):
+            answer = ask(made, question, budget, strategy=strategy, min_relevance=0.0, words_only=True)
+            assert answer.hits[0].hit.path == first.encode(), question
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_larger_budget_has_what_a_smaller_one_gives(strategy: str) -> None:
     made = MemoryCorpus(embed=False)
     for n in range(100):
@@ -700,6 +739,16 @@ def test_an_excerpt_is_of_the_sentence_with_most_of_the_words() -> None:
         "नदी नदी नदी। " * 40 + "तेंदुआ आया। " + "नदी नदी नदी। " * 40, 60, segment.terms("तेंदुआ"), COUNTER
     )
     assert "bought" in excerpt("It rained. " * 40 + "We bought a kiln. " + "It rained. " * 40, 20, ["buy"], COUNTER)
+
+
+def test_an_excerpt_of_the_end_has_as_much_before_it_as_nothing_else_has_room_for() -> None:
+    said = ["It rained all day long."] * 8 + ["The zebra crossed the river.", "Then it rained again."]
+    note, lion = scored(1, "\n".join(said)), scored(2, "A lion slept under the old acacia until the evening.")
+    for budget in range(60, 80):
+        found = packed([note], budget, COUNTER, nonce="482913", terms=("zebra",))
+        assert found.tokens > budget - 12 and f"… {said[0]}\n" in found.text and said[-1] in found.text
+        both = packed([note, lion], budget, COUNTER, nonce="482913", terms=("zebra",)).text
+        assert "zebra" in both and (budget < 70 or lion.hit.text in both)
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,23 @@ def test_a_synthesis_says_nothing_that_no_memory_says_and_cites_it(world: World)
     assert alice.cat("/:synthesis?q=zebra") == "(nothing relevant)\n"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The ingress is reachable.", "The ingress is not reachable."),
+        ("The ingress is up.", "The ingress is down."),
+        ("Ingress goes from Oslo -> Rome.", "Ingress goes from Oslo <- Rome."),
+        ("Rome owns the ingress, Oslo the cluster.", "Oslo owns the ingress, Rome the cluster."),
+    ],
+)
+def test_a_synthesis_tells_both_of_two_that_deny_each_other(world: World, one: str, other: str) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/one.md", f"{one}\n")
+    alice.put("/shared/other.md", f"{other}\n")
+    text = alice.cat("/:synthesis?q=ingress")
+    assert f"- {one} [" in text and f"- {other} [" in text
+
+
 def test_a_files_synthesis_is_of_it_and_its_links(world: World) -> None:
     alice = world.agent("alice")
     link(alice, "/shared/garden.md", "/shared/market/amd.md")
