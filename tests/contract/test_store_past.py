@@ -783,6 +783,36 @@ def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
         world.at(BOB, "s")
 
 
+@pytest.mark.parametrize("then", ["written", "removed"])
+@pytest.mark.parametrize("changed", ["mode", "name", "nothing"])
+def test_what_a_snapshot_has_of_a_log_is_kept_though_it_is_appended_to_at_once(
+    changed: str, then: str, tmp_path: Path
+) -> None:
+    """Also where what was said of the file alone has changed in between."""
+    world, path = World(tmp_path / "few.db", versions=16), "memory/a"
+    node = world.write(ALICE, path, b"one", handle=7)
+    world.store.submit(ALICE, "append", node=node, handle=7, data=b" two")
+    assert world.rows("version") == 1
+    world.store.submit(ALICE, "snapshot", name="s")
+    if changed == "mode":
+        world.store.submit(ALICE, "set_attributes", node=node, mode=0o600)
+    elif changed == "name":
+        path = "memory/a.1"
+        there = world.node(ALICE, "memory").id
+        world.store.submit(ALICE, "rename", parent=there, name=b"a", new_parent=there, new_name=b"a.1")
+    for piece in (b" three", b" four"):
+        world.store.submit(ALICE, "append", node=node, handle=7, data=piece)
+    assert world.rows("version") == 2
+    for number in range(40 if then == "written" else 0):
+        world.write(ALICE, path, b"%d" % number)
+    if then == "removed":
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=path.rpartition("/")[2].encode())
+    world.now += 40 * DAY
+    _trim(world)
+    assert world.at(ALICE, "s")[b"/memory/a"][5] == b"one two"
+    world.store.close()
+
+
 def test_a_symlink_leads_again_where_it_led(world: World) -> None:
     place = world.node(ALICE, "memory/shared").id
     for name in (b"moved", b"gone", b"same"):

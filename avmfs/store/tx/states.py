@@ -153,16 +153,13 @@ class States(Triggers):
         if node not in self._came and self._recent(*self._began(node), now):
             self._on.add(node)
 
-    def may_amend(self, node: int, version: int, now: int, *, appends: bool) -> bool:
-        """Return whether the newest version may have other bytes, as far as the past needs those that it has. What only
-        appends leaves them be."""
-        since, at = self._began(node)
-        if appends:
-            return not self._snapped(since)
-        former = self._db.execute(
-            "select 1 from past where node = ? and version = ? and size > 0 limit 1", (node, version)
-        )
-        return self._recent(since, at, now) and not former.get
+    def may_amend(self, node: int, version: int, seq: int, now: int, *, appends: bool) -> bool:
+        """Return whether the newest version, which is of the change ``seq``, may have other bytes, as far as the past
+        needs those that it has. What only appends leaves them be, and makes it one of a later change."""
+        if self._snapped(seq):
+            return False
+        former = "select 1 from past where node = ? and version = ? and size > 0 limit 1"
+        return appends or (self._recent(*self._began(node), now) and not self._db.execute(former, (node, version)).get)
 
     def _began(self, node: int) -> tuple[int, int | None]:
         row: Any = self._db.execute(_BEGAN, (node,)).fetchone()
@@ -172,6 +169,8 @@ class States(Triggers):
         return at is not None and now - at <= TOGETHER_NS and not self._snapped(since)
 
     def _snapped(self, since: int) -> bool:
+        """Whether a snapshot has what there is since this change: the state of a node, or its document's newest
+        version, which is amended no more then. So whatever snapshot has a version is none of before its ``seq``."""
         return bool(self._db.execute("select 1 from snapshot where seq >= ? limit 1", (since,)).get)
 
     # Of documents --------------------------------------------------------------------------------------------
