@@ -965,6 +965,24 @@ def test_what_was_large_before_it_took_the_place_of_another_file_is_read_in_piec
     world.store.close()
 
 
+def test_a_snapshot_keeps_a_draft_that_was_saved_over_another_file_whatever_was_said_of_it_since(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "avm.db", versions=_FEW_VERSIONS)
+    there = world.node(ALICE, "memory").id
+    world.write(ALICE, "memory/f", b"text")
+    node = world.write(ALICE, "memory/draft", b"drafted")
+    world.do(ALICE, "snapshot", name="s")
+    world.do(ALICE, "set_attributes", node=node, mode=0o600)
+    world.do(ALICE, "rename", parent=there, name=b"draft", new_parent=there, new_name=b"f")
+    for number in range(_FEW_VERSIONS + 4):
+        world.write(ALICE, "memory/f", b"%d" % number)
+    world.now += 40 * DAY
+    _trim(world)
+    assert [world.at(ALICE, "s")[b"/memory/" + name][5] for name in (b"f", b"draft")] == [b"text", b"drafted"]
+    world.store.close()
+
+
 def test_of_a_file_that_was_saved_by_rename_more_often_than_is_kept_the_old_bytes_are_gone(tmp_path: Path) -> None:
     """Nothing is damaged: what the temporary file said is the document's version, which has been trimmed."""
     world = World(tmp_path / "avm.db", versions=_FEW_VERSIONS)

@@ -46,6 +46,7 @@ _SAID: Final = {
 # Of a document that ends: its bytes, and all of its row. Its versions, of which number ?3, if any, gets another body.
 _RETIRES: Final = (
     "select head, node.id, node.size, extents, encoding,"
+    " coalesce((select min(seq) from version as kept where kept.document = document.id), since),"
     " json_array(document.handle, creator, created, importance, user, shared, node.scope) from document"
     " join node on node.id = node left join version on version.document = document.id and number = head"
     " where document.id = ?"
@@ -200,11 +201,9 @@ class States(Triggers):
         row: Any = self._db.execute(_RETIRES, (document,)).fetchone()
         if row is None:
             return False
-        head, node, size, extents, encoding, value = row
-        if size > most or self.short():
-            first = self._db.execute("select min(seq) from version where document = ?", (document,)).get
-            if not self._snapped(self._began(node)[0] if first is None else first):
-                return False
+        head, node, size, extents, encoding, since, value = row
+        if (size > most or self.short()) and not self._snapped(since):
+            return False
         self._said.setdefault((document, "document"), value)
         self.says(document, *["tags"] * tagged, *["links"] * linked)
         if not head:
@@ -214,7 +213,7 @@ class States(Triggers):
             self.says(other, "links")
         kept: tuple[int, Encoding, bytes | None, int | None] = 0, Encoding.HEAD, None, None
         if encoding == Encoding.HEAD:
-            if becomes is not None and head == 1 and not self._snapped(self._began(node)[0]):
+            if becomes is not None and head == 1 and not self._snapped(since):
                 stated: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
             elif extents:
                 stated = Encoding.MAP, content.take_map(self._db, node)
