@@ -329,6 +329,19 @@ def test_what_was_saved_over_and_is_open_is_forgotten_with_its_last_name_and_not
     assert world.store.orphans() == [] and left(world, "zqxcanary") == []
 
 
+@pytest.mark.parametrize("path", ["/memory/zqxdir", "/memory/zqxdir/zqxname.md", "/memory"])
+def test_what_has_expired_and_takes_room_still_is_forgotten_too(world: World, path: str) -> None:
+    for name, text in (("zqxname.md", b"zqxcanary"), ("zqxpigeon.md", b"zqxmagpie")):
+        world.write(ALICE, f"/memory/zqxdir/{name}", text)
+    node = world.node(ALICE, "/memory/zqxdir/zqxname.md").id
+    world.do(ALICE, "set_ttl", node=node, expires=world.clock() + 60 * 10**9)
+    world.drain()
+    world.clock.advance(61)
+    assert purge(world, ALICE, path)["purged"] == (1 if path.endswith(".md") else 2)
+    assert left(world, "zqxcanary", "zqxname") == []
+    assert bool(left(world, "zqxdir", "zqxpigeon", "zqxmagpie")) == path.endswith(".md")
+
+
 def as_it_was(world: World, path: str, seq: int) -> bytes:
     with world.store.reading_at(ALICE, Moment(seq, world.clock())) as reader:
         node = reader.node(ROOT)
