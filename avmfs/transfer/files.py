@@ -12,10 +12,18 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from avmfs.errors import Exists, Invalid, NotFound
 from avmfs.transfer.record import Refusal
+
+_SHOWN: Final = 20
+
+
+def all_but(left: list[str], why: str) -> str:
+    """What an error says that comes after an export of all but these."""
+    names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
+    return f"all is exported but {names}: {why}"
 
 
 def private(path: str, flags: int) -> int:

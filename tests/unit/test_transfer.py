@@ -16,9 +16,10 @@ import pytest
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import Exists, Invalid, OverQuota
+from avmfs.errors import Busy, Exists, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.rpc import methods
+from avmfs.rpc.transferring import INLINE
 from avmfs.transfer import exporting, formats, front_matter
 from avmfs.transfer.files import output
 from avmfs.transfer.importing import Import, Report
@@ -522,6 +523,82 @@ def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open,
     said = (tmp_path / "out").read_bytes()
     assert b"for everybody" in said
     assert not any(hers in said for hers in (b"alice's own", b"private/alice", b"shared/plan.md", b"the plan"))
+
+
+@dataclass
+class Meddled(Door):
+    """Before each call of a method about a file, something is done to it."""
+
+    method: str = ""
+    path: str = ""
+    meddle: Callable[[str], object] = lambda path: None
+
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        if method == self.method and arguments["path"] == self.path:
+            self.meddle(self.path)
+        if method == "read":
+            arguments.setdefault("limit", 100_000)
+        return super().call(method, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("format", "method"), [("git", "history"), ("git", "version"), ("git", "read"), ("tar", "read")]
+)
+@pytest.mark.parametrize("becomes", [None, "a directory"])
+def test_what_goes_while_it_is_exported_is_left_out(
+    becomes: str | None, format: str, method: str, store: Open, tmp_path: Path
+) -> None:
+    world, gone = store("first"), list[str]()
+    alice, path = world.agent("alice"), "/memory/shared/goes.md"
+    alice.put("/memory/shared/a.md", "stays")
+    alice.put(path, b"goes" * INLINE)
+    alice.put("/memory/shared/z.md", "stays")
+
+    def goes(path: str) -> None:
+        if not gone:
+            gone.append(path)
+            alice.memory.delete(path)
+            if becomes is not None:
+                alice.put(f"{path}/in.md", "in it")
+
+    source = Meddled(door(world, OPERATOR).memory, method=method, path=path, meddle=goes)
+    if format == "tar":
+        assert [each.path for each in exporting.records(source, "/memory/shared")] == ["a.md", "z.md"]
+        return
+    tree = set[str]()
+    for step in exporting.history(source, "/memory/shared"):
+        tree -= set(step.gone)
+        tree |= {name for name, _, _ in step.written}
+    assert tree == {"a.md", "z.md"}
+
+
+@pytest.mark.parametrize("format", ["git", "tar"])
+def test_a_large_file_that_changes_while_it_is_read_is_named_and_the_others_are_exported(
+    format: str, store: Open
+) -> None:
+    world, path = store("first"), "/memory/shared/busy.log"
+    alice = world.agent("alice")
+    alice.put("/memory/shared/a.md", "a")
+    alice.put(path, b"line\n" * INLINE)
+    alice.put("/memory/shared/z.md", "z")
+
+    def grows(path: str) -> None:
+        alice.memory.submit("write_path", path=path.encode().split(b"/")[1:], data=b"more\n", mode="append")
+
+    def busy() -> Door:
+        return Meddled(door(world, OPERATOR).memory, method="read", path=path, meddle=grows)
+
+    source: Any = exporting.history if format == "git" else exporting.records
+    with pytest.raises(Busy, match=path):
+        list(source(busy(), "/memory/shared"))
+    left = list[str]()
+    found = list(source(busy(), "/memory/shared", left))
+    assert left == [path]
+    if format == "tar":
+        assert [each.path for each in found] == ["a.md", "z.md"]
+    else:
+        assert {name for step in found for name, _, _ in step.written} == {"a.md", "busy.log", "z.md"}
+        assert not any(step.gone for step in found)
 
 
 SMILE = "\U0001f600"
