@@ -306,8 +306,8 @@ def _imported(each: dict[str, Any]) -> dict[str, Any]:
 
 def _alike(mine: Record, record: Record, owner: str | None) -> bool:
     """Return whether all that the record says is said here already, where more may be: keys of its metadata, how it
-    came in, and its ``owner`` among those who share it. Links come later, and of a directory the store keeps but its
-    mode."""
+    came in, and its ``owner`` among those who share it. Links come later, of a directory the store keeps but its mode,
+    and the time of the last change is another one in each copy of a folder."""
     if record.kind == "directory":
         return record.mode in (None, mine.mode)
     here, said = (
@@ -318,6 +318,7 @@ def _alike(mine: Record, record: Record, owner: str | None) -> bool:
                 tags=tuple(sorted(each.tags)),
                 meta={},
                 sources=(),
+                updated=None,
                 shared=None if each.shared is None else tuple(sorted({*each.shared} - {owner})),
             )
         )

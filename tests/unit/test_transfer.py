@@ -645,6 +645,28 @@ def test_a_folder_of_notes_that_people_write_is_read_as_it_is(store: Open, tmp_p
     assert got.created == nanoseconds("2026-01-02") and got.meta == {"title": "An A"}
 
 
+def test_a_note_that_people_wrote_is_as_old_as_its_file_and_the_same_where_that_is_another_copy(
+    store: Open, tmp_path: Path
+) -> None:
+    notes, world = tmp_path / "notes", store("first")
+    notes.mkdir()
+    said = {"a.md": b"a\n", "tags.md": b"---\ntags: x\n---\nb\n", "c.txt": b"c\n"}
+    dated = b"---\ndate: 2020-01-01\nmodified: 2021-01-01\n---\nd\n"
+    for name, data in {**said, "dated.md": dated}.items():
+        (notes / name).write_bytes(data)
+        os.utime(notes / name, ns=(10**18, 10**18))
+    assert brought(world, "alice", "markdown", notes, "/memory/shared").added == 4
+    got = exported(world, "alice", "/memory/shared")
+    assert {name: each.updated for name, each in got.items()} == {
+        **dict.fromkeys(said, 10**18),
+        "dated.md": nanoseconds("2021-01-01"),
+    }
+    for name in said:
+        os.utime(notes / name)  # as git or cp does it
+    again = brought(world, "alice", "markdown", notes, "/memory/shared")
+    assert (again.same, again.refused) == (4, [])
+
+
 def test_what_a_person_changes_in_our_front_matter_holds(store: Open, tmp_path: Path) -> None:
     first, second = store("first"), store("second")
     filled(first)

@@ -80,7 +80,7 @@ def _made(name: str, file: Path | None, said: dict[str, Any] | None) -> Iterator
             said = {**foreign(own), **said}
             if "title" in said:
                 said["meta"] = {**(said.get("meta") or {}), "title": str(said["title"])}
-        given = {"updated": moment(file.stat().st_mtime_ns)} if file is not None and not said else {}
+        given = {"updated": moment(file.stat().st_mtime_ns)} if file is not None else {}
         yield of_plain(name, data, {**given, **(said or {})}, name)
     except (Invalid, OSError) as e:
         yield Refusal(name, e.reason if isinstance(e, Invalid) else str(e.strerror))
