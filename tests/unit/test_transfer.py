@@ -729,6 +729,10 @@ def test_times_are_read_as_others_write_them() -> None:
     assert nanoseconds("2026-03-01T12:00:00.123456789Z") == nanoseconds("2026-03-01T13:00:00.123456789+01:00")
     assert moment(nanoseconds("2026-03-01T12:00:00.000000001Z")) == "2026-03-01T12:00:00.000000001Z"
     assert nanoseconds(1772366400) == nanoseconds(1772366400000) == nanoseconds("2026-03-01 12:00:00")
+    for bare, said in (("20260307", "2026-03-07"), ("202603071405", "2026-03-07T14:05:00")):
+        assert nanoseconds(int(bare)) == nanoseconds(bare) == nanoseconds(said)
+    assert nanoseconds(20260307140509) == nanoseconds("2026-03-07T14:05:09")
+    assert nanoseconds(20261399) == nanoseconds(20261399.0) == 20261399 * 10**9, "no date, so seconds"
     with pytest.raises(ValueError, match="soon"):
         nanoseconds("soon")
 
