@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.paths import NAME_MAX
 from avmfs.transfer.record import Refusal
 
 _SHOWN: Final = 20
@@ -55,6 +57,15 @@ def output(path: Path) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def beside(name: str, end: str) -> str:
+    """A hidden name for what stands beside a file for a while: with the file's own, or where that would be too long,
+    with what it alone has."""
+    hidden = f".{name}{end}"
+    if len(os.fsencode(hidden)) > NAME_MAX:
+        return f".{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}{end}"
+    return hidden
 
 
 def new_folder(path: Path) -> Path:

@@ -228,6 +228,15 @@ def test_a_file_larger_than_a_call_comes_whole(store: Open, monkeypatch: pytest.
     assert list(got) == ["big.bin"] and got["big.bin"].data == data and got["big.bin"].updated == 7
 
 
+def test_a_large_file_comes_in_whatever_the_length_of_its_name(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world, name, data = store("first"), "é" * 125 + ".bin", b"large " * 1000
+    report = Import(door(world, "alice"), "/memory/shared").run(iter([Record(name, data)]))
+    assert (report.added, report.refused) == (1, [])
+    got = exported(world, "alice", "/memory/shared")
+    assert list(got) == [name] and got[name].data == data
+
+
 @dataclass
 class Watched(Door):
     """Notes what another agent can read after each call."""
