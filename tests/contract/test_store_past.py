@@ -772,6 +772,29 @@ def test_a_snapshot_keeps_what_is_removed_however_large_it_is(
     world.store.close()
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_was_removed_and_is_not_kept_is_listed_where_it_was_to_whom_it_was_last_for(
+    limited: bool, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "few.db", past_bytes=100)
+    world.write(ALICE, "memory/small", b"x")
+    node = world.write(ALICE, "memory/large", b"x" * 1000)
+    before = world.seq()
+    if limited:
+        world.do(ALICE, "set_shared", node=node, agents=[])
+    there = world.node(ALICE, "memory").id
+    world.do(ALICE, "unlink", parent=there, name=b"large")
+    assert world.rows("past_version") == 0
+    for who, seen in ((ALICE, [b"large", b"small"]), (BOB, [b"large"] * (not limited) + [b"small"])):
+        with world.store.reading_at(who, Moment(before, world.now)) as reader:
+            entries, _ = reader.listing(there, limit=9, offset=0)
+            assert [entry.node.name for entry, _ in entries if entry.node.kind is Kind.FILE] == seen
+            if b"large" in seen:
+                with pytest.raises(NotFound, match="no longer kept"):
+                    reader.read(node, 0, 9)
+    world.store.close()
+
+
 def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     node = world.write(ALICE, "memory/a", b"one", handle=7)
     world.store.submit(ALICE, "snapshot", name="s")

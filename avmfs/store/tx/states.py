@@ -194,16 +194,14 @@ class States(Triggers):
         tagged: bool,
         linked: bool,
     ) -> bool:
-        """A document is about to end: its versions are the past's. False where they are not to be kept: no snapshot
-        has one, and there is no room, or the file alone has more than ``most`` bytes. ``becomes``: another document and
-        its version that will have these bytes. ``seq``: of the request's newest change so far. What is not said of it,
-        no row has to tell."""
+        """A document is about to end: what was said of it is the past's, and so are its versions. False where these are
+        not to be kept: no snapshot has one, and there is no room, or the file alone has more than ``most`` bytes.
+        ``becomes``: another document and its version that will have these bytes. ``seq``: of the request's newest
+        change so far. What is not said of it, no row has to tell."""
         row: Any = self._db.execute(_RETIRES, (document,)).fetchone()
         if row is None:
             return False
         head, node, size, extents, encoding, since, value = row
-        if (size > most or self.short()) and not self._snapped(since):
-            return False
         self._said.setdefault((document, "document"), value)
         self.says(document, *["tags"] * tagged, *["links"] * linked)
         if not head:
@@ -211,6 +209,8 @@ class States(Triggers):
         others: list[Any] = self._db.execute(_LINKED, (document,)).fetchall() if linked else []
         for (other,) in others:
             self.says(other, "links")
+        if (size > most or self.short()) and not self._snapped(since):
+            return False
         kept: tuple[int, Encoding, bytes | None, int | None] = 0, Encoding.HEAD, None, None
         if encoding == Encoding.HEAD:
             if becomes is not None and head == 1 and not self._snapped(since):
