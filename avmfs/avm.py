@@ -167,8 +167,8 @@ class AVM(Collaboration, CodeIndex):
         return dict(self._door.call("consolidate", path=path, **given))
 
     def unconsolidate(self, run: int | None = None) -> builtins.list[dict[str, Any]]:
-        """Undo this agent's last run, or that one: [{"path", "was"}]. What is refused now stays in the archive, and
-        comes with another call; raises where all is."""
+        """Undo this agent's last run, or that one: [{"path", "was", "kind"}]. What is refused now stays in the archive,
+        and comes with another call; raises where all is."""
         return list(self._door.call("unconsolidate", run=run)["back"])
 
     def put_back(self, path: str, to: str | None = None) -> str:

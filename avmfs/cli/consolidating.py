@@ -84,7 +84,11 @@ def _sum(plan: dict[str, Any]) -> str:
 def _back(done: dict[str, Any]) -> str:
     lines = []
     for each in done["back"]:
-        now = f" -> {escaped(each['path'])}" if each["path"] else " (no longer in the archive)"
+        gone = " (removed)" if each["kind"] == "summary" else " (no longer in the archive)"
+        now = f" -> {escaped(each['path'])}" if each["path"] else gone
         lines.append(escaped(each["was"]) + now * (each["path"] != each["was"]) + "\n")
-    lines += [f"{escaped(each['was'])} stays in the archive: {each['why']}\n" for each in done["left"]]
+    lines += [
+        f"{escaped(each['was'])} stays{' in the archive' * (each['kind'] != 'summary')}: {each['why']}\n"
+        for each in done["left"]
+    ]
     return "".join(lines)

@@ -10,9 +10,10 @@ import click
 
 from avmfs.cli.main import REFUSED, subcommand
 from avmfs.cli.session import LOCAL, door, show, working
-from avmfs.errors import NotFound
+from avmfs.errors import Busy, NotFound
 from avmfs.text.escapes import escaped
 from avmfs.transfer import exporting, formats
+from avmfs.transfer.files import all_but
 from avmfs.transfer.importing import Import, Report
 from avmfs.transfer.sync import Sync
 
@@ -33,10 +34,13 @@ def export_(format: str, out: Path, path: str) -> None:
         if not exporting.root_of(memory, path):
             raise NotFound(path=path)
         with working("exporting") as progress:
-            source: Any = (exporting.history if chosen.history else exporting.records)(memory, path)
+            left = list[str]()
+            source: Any = (exporting.history if chosen.history else exporting.records)(memory, path, left)
             count = chosen.call(
                 out, progress.counted(source, 0 if chosen.history else exporting.how_many(memory, path))
             )
+        if left:
+            raise Busy(all_but(left, "it was changed each time that it had been read halfway"))
         if out != Path("-"):
             show({"path": path, "out": str(out), "records": count}, f"{count} records in {escaped(str(out))}\n")
 

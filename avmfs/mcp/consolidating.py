@@ -28,7 +28,10 @@ def avm_consolidate(
     if action == "undo":
         done = call.door("unconsolidate")
         text = "".join(f"{escaped(each['path'] or '(gone)')}\n" for each in done["back"])
-        text += "".join(f"{escaped(each['was'])} stays in the archive: {each['why']}\n" for each in done["left"])
+        text += "".join(
+            f"{escaped(each['was'])} stays{' in the archive' * (each['kind'] != 'summary')}: {each['why']}\n"
+            for each in done["left"]
+        )
         return Answer(text, Consolidated(agreed=None, run=done["run"], notes=len(done["back"])))
     found = call.door("consolidate", path=under, agreed=agreed if action == "apply" else None)
     rows = (

@@ -157,9 +157,10 @@ def consolidate(
 @method
 def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> dict[str, Any]:
     """Undo this agent's last run, or that with this number: all is where it was, and says of itself what it said, and
-    summaries are gone. {"run", "back": [{"path", "was"}], "left": [{"was", "why"}]}, ``path`` None for what has left
-    the archive by itself, and for summaries; "left" is what is refused now, and can be asked for again. ``dry``: what
-    it would be. Raises NotFound where there is none, and what refuses all that there is."""
+    summaries are gone. {"run", "back": [{"path", "was", "kind"}], "left": [{"was", "kind", "why"}]}, ``kind`` "merged",
+    "cold" or "summary", ``path`` None for what has left the archive by itself, and for summaries; "left" is what is
+    refused now, and can be asked for again. ``dry``: what it would be. Raises NotFound where there is none, and what
+    refuses all that there is."""
     if run is not None and not 0 < run < 1 << 63:
         raise Invalid(f"run {run}: expected the number that a consolidation said")
     with memory.reading() as reader:
@@ -179,9 +180,9 @@ def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> 
             )
         except _REFUSED as e:
             refused = refused or e
-            left.append({"was": paths.text(was), "why": e.reason})
+            left.append({"was": paths.text(was), "kind": kind, "why": e.reason})
         else:
-            back.append({"path": None if at is None else paths.text(at), "was": paths.text(was)})
+            back.append({"path": None if at is None else paths.text(at), "was": paths.text(was), "kind": kind})
     if refused is not None and not back:
         raise refused
     return {"run": number, "back": back, "left": left}

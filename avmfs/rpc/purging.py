@@ -53,6 +53,9 @@ def purge(
     it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale)."""
     if path is None and tag is None and author is None and before is None:
         raise Invalid("purge takes a path, a tag, an author or a time")
+    store = memory.around.store
+    while store.anything_expired() and store.submit(OPERATOR, "reap_expired")["reaped"]:
+        calls.go_on()  # nobody sees it any more, and it is there: so it has ended, and is in the plan
     plan, refused = _planned(memory, path, tag, author, before)
     files = [each for each in plan if each.node is None or each.node.kind is not Kind.DIRECTORY]
     said = [(0 if each.node is None else each.node.id, each.document, each.head) for each in plan]

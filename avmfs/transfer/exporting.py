@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from avmfs import wire
-from avmfs.errors import NotFound
+from avmfs.errors import Busy, IsDirectory, NotDirectory, NotFound, TooBig
 from avmfs.transfer.record import IMPORTED, Door, Record, known
 
 _FILE, _EXECUTABLE, _LINK = 0o100644, 0o100755, 0o120000
+_GONE = (NotFound, IsDirectory, NotDirectory)  # another thing may have its name by now
 
 
 @dataclass(slots=True)
@@ -88,15 +89,14 @@ def told(door: Door, path: str, **wanted: bool) -> Iterator[dict[str, Any]]:
             return
 
 
-def records(door: Door, path: str) -> Iterator[Record]:
-    """With their bytes. What goes while it is exported is left out."""
+def records(door: Door, path: str, left: list[str] | None = None) -> Iterator[Record]:
+    """With their bytes. What goes while it is exported is left out; ``left`` as for ``_now``."""
     root = root_of(door, path)
     for each in told(door, path, data=True):
         if each["kind"] == "file" and "data" not in each:
-            try:
-                each["data"] = contents(door, each["path"])
-            except NotFound:
+            if (data := _now(door, each["path"], left)) is None:
                 continue
+            each["data"] = data
         yield record(each, root)
 
 
@@ -131,13 +131,30 @@ def relative(path: str, root: str) -> str:
 
 
 def contents(door: Door, path: str) -> bytes:
-    return wire.pieces(lambda offset: door.call("read", path=path, offset=offset, banner=False))
+    try:
+        return wire.pieces(lambda offset: door.call("read", path=path, offset=offset, banner=False))
+    except Busy as e:
+        raise Busy(e.reason, path) from None
 
 
-def history(door: Door, path: str) -> Iterator[Step]:
+def _now(door: Door, path: str, left: list[str] | None) -> bytes | None:
+    """A file's bytes, None where it has gone. Of one that is another each time that it has been read halfway ``left``
+    gets the path; without it, raises Busy."""
+    try:
+        return contents(door, path)
+    except _GONE:
+        return None
+    except Busy:
+        if left is None:
+            raise
+        left.append(path)
+        return None
+
+
+def history(door: Door, path: str, left: list[str] | None = None) -> Iterator[Step]:
     """How what is there now came to be, oldest first: each version that is kept, at the path that it had, by its
     author, and the renames between. What was removed has left no bytes. The last step makes the tree as it is, where
-    versions are not kept any more, or not for this asker."""
+    versions are not kept any more, or not for this asker; of what is in ``left`` (see ``_now``), as they are."""
     root = root_of(door, path)
     now = {each["path"]: each for each in told(door, path) if each["kind"] != "directory"}
     files = {each["document"]: each for each in now.values() if each["kind"] == "file"}
@@ -158,24 +175,30 @@ def history(door: Door, path: str) -> Iterator[Step]:
         if was and was != at and tree.move(was, at):
             step.renamed.append((relative(was, root), relative(at, root)))
         version = row["version"]
+        data = None
         if document in files and version in kept[document] and last[document, version] == row["seq"]:
+            data = _version(door, files[document], version)
+        if data is not None:
             said = files[document]["user"].get(IMPORTED)
             if version == 1 and isinstance(said, dict) and said.get("author"):
                 step.agent, step.at = str(said["author"]), files[document]["created"]
-            mode, data = _mode(files[document]), _version(door, files[document], version)
+            mode = _mode(files[document])
             tree.put(at, document, (mode, _digest(data)))
             step.written.append((relative(at, root), mode, data))
         if step.renamed or step.written:
             yield step
     end = Step(max((each["mtime"] for each in now.values()), default=0), door.agent, "the memory as it was exported")
-    end.gone = [relative(name, root) for name in tree.files.keys() - now.keys()]
+    stays = set[str]()
     for name, each in now.items():
         if each["kind"] == "file":
-            mode, data = _mode(each), contents(door, name)
+            mode, data = _mode(each), _now(door, name, left)
         else:
             mode, data = _LINK, each["target"].encode("utf-8", "surrogateescape")
-        if name not in tree.files or tree.files[name][1] != (mode, _digest(data)):
-            end.written.append((relative(name, root), mode, data))
+        if data is not None:
+            stays.add(name)
+            if name not in tree.files or tree.files[name][1] != (mode, _digest(data)):
+                end.written.append((relative(name, root), mode, data))
+    end.gone = [relative(name, root) for name in tree.files.keys() - stays.union(left or ())]
     if end.gone or end.written:
         yield end
 
@@ -190,11 +213,18 @@ def _log(door: Door, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _versions(door: Door, path: str) -> set[int]:
-    return {each["version"] for each in door.call("history", path=path, limit=10_000)["versions"]}
+    try:
+        return {each["version"] for each in door.call("history", path=path, limit=10_000)["versions"]}
+    except _GONE:
+        return set()
 
 
-def _version(door: Door, file: dict[str, Any], number: int) -> bytes:
-    return wire.pieces(lambda offset: door.call("version", path=file["path"], number=number, offset=offset))
+def _version(door: Door, file: dict[str, Any], number: int) -> bytes | None:
+    """None where it is not kept any more, or is too large to be read as a whole."""
+    try:
+        return wire.pieces(lambda offset: door.call("version", path=file["path"], number=number, offset=offset))
+    except (*_GONE, TooBig):
+        return None
 
 
 def _digest(data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -12,10 +13,19 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.paths import NAME_MAX
 from avmfs.transfer.record import Refusal
+
+_SHOWN: Final = 20
+
+
+def all_but(left: list[str], why: str) -> str:
+    """What an error says that comes after an export of all but these."""
+    names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
+    return f"all is exported but {names}: {why}"
 
 
 def private(path: str, flags: int) -> int:
@@ -47,6 +57,15 @@ def output(path: Path) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def beside(name: str, end: str) -> str:
+    """A hidden name for what stands beside a file for a while: with the file's own, or where that would be too long,
+    with what it alone has."""
+    hidden = f".{name}{end}"
+    if len(os.fsencode(hidden)) > NAME_MAX:
+        return f".{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}{end}"
+    return hidden
 
 
 def new_folder(path: Path) -> Path:

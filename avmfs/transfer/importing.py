@@ -20,6 +20,7 @@ from typing import Any, Final
 from avmfs import paths, wire
 from avmfs.errors import NO_TEXT, AvmError, Invalid, NotFound
 from avmfs.transfer import exporting
+from avmfs.transfer.files import beside
 from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, plain
 
 BATCH, BATCH_BYTES, PIECE = 200, 4 * 1024 * 1024, 8 * 1024 * 1024
@@ -252,21 +253,21 @@ class Import:
         """What is too large for one call comes under another name, limited as it is to be, and takes its own when it is
         whole; a file that it comes ``instead_of`` is limited before."""
         folder, name = posixpath.split(where)
-        beside, mode = f"{folder}/.{name}.importing", item["mode"]
+        coming, mode = f"{folder}/{beside(name, '.importing')}", item["mode"]
         with suppress(NotFound):  # of an import that was cut off
-            self._door.call("remove", path=beside, permanently=True)
+            self._door.call("remove", path=coming, permanently=True)
         writable = None if mode is None else mode | 0o200  # or no further piece could come by path
         try:
-            self._put(path=beside, data=data[:PIECE], mode=writable, shared=item["shared"])
+            self._put(path=coming, data=data[:PIECE], mode=writable, shared=item["shared"])
             for offset in range(PIECE, len(data), PIECE):
-                self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode="append")
+                self._door.call("write", path=coming, data=data[offset : offset + PIECE], mode="append")
             if instead_of and item["shared"] is not None:
                 self._door.call("locate", path=where)  # or it would be made as a directory
                 self._put(path=where, shared=item["shared"])
-            self._door.call("move", source=beside, target=where, instead_of=instead_of)
+            self._door.call("move", source=coming, target=where, instead_of=instead_of)
         except AvmError:
             with suppress(NotFound):
-                self._door.call("remove", path=beside, permanently=True)
+                self._door.call("remove", path=coming, permanently=True)
             raise
 
     def _put(self, **item: Any) -> None:
@@ -306,8 +307,8 @@ def _imported(each: dict[str, Any]) -> dict[str, Any]:
 
 def _alike(mine: Record, record: Record, owner: str | None) -> bool:
     """Return whether all that the record says is said here already, where more may be: keys of its metadata, how it
-    came in, and its ``owner`` among those who share it. Links come later, and of a directory the store keeps but its
-    mode."""
+    came in, and its ``owner`` among those who share it. Links come later, of a directory the store keeps but its mode,
+    and the time of the last change is another one in each copy of a folder."""
     if record.kind == "directory":
         return record.mode in (None, mine.mode)
     here, said = (
@@ -318,6 +319,7 @@ def _alike(mine: Record, record: Record, owner: str | None) -> bool:
                 tags=tuple(sorted(each.tags)),
                 meta={},
                 sources=(),
+                updated=None,
                 shared=None if each.shared is None else tuple(sorted({*each.shared} - {owner})),
             )
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ IMPORTED: Final = "imported"
 """The key of a document's metadata that says where it came from: {"author", "source", "digest", "run"}."""
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?\s*(Z|z|[+-]\d\d:?\d\d)?")
+_DIGITS = re.compile(r"(?:19|20)\d{6}(?:\d{4}(?:\d\d)?)?")
 
 
 class Door(Protocol):
@@ -139,15 +141,19 @@ def moment(at: int) -> str:
 
 
 def nanoseconds(said: Any) -> int:
-    """A time as others write it: ISO 8601 (UTC where it names no zone), a date, (milli)seconds since the epoch.
-    Raises ValueError."""
+    """A time as others write it: ISO 8601 (UTC where it names no zone), a date, digits that read as one, with a time or
+    without, (milli)seconds since the epoch. Raises ValueError."""
     if isinstance(said, datetime):
         return round((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp() * 1e6) * 1000
     if isinstance(said, bool) or said is None:
         raise ValueError(f"{said!r} is no time")
+    text = str(said).strip()
+    if _DIGITS.fullmatch(text):
+        with suppress(ValueError):
+            at = datetime.strptime(text, "%Y%m%d%H%M%S"[: len(text) - 2])
+            return int(at.replace(tzinfo=UTC).timestamp()) * 10**9
     if isinstance(said, int | float):
         return round((said if abs(said) < 10**11 else said / 1000) * 1e6) * 1000
-    text = str(said).strip()
     found = _TIME.fullmatch(text)
     if found is None:
         return int(datetime.fromisoformat(text[:10]).replace(tzinfo=UTC).timestamp()) * 10**9

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from avmfs.errors import AvmError, Busy, Invalid, NotFound, Stale, TooBig
+from avmfs.paths import NAME_MAX
 from avmfs.store.files.io import sync_directory
 from avmfs.transfer import exporting
-from avmfs.transfer.files import files, make_folder, private
+from avmfs.transfer.files import beside, files, make_folder, private
 from avmfs.transfer.record import Door, Refusal
 
 STATE: Final = ".avm-sync.json"
@@ -179,8 +180,11 @@ class Sync:
         lists[("to folder", "to store", "remove here", "remove there").index(step)].append(name)
 
     def _own_name(self, name: str, digest: str) -> str:
-        stem, dot, end = name.rpartition(".")
-        return f"{stem} (conflict {digest[:8]}).{end}" if dot and "/" not in end else f"{name} (conflict {digest[:8]})"
+        stem, end = os.path.splitext(name)
+        end = f" (conflict {digest[:8]}){end}"
+        while os.path.basename(stem) and len(os.fsencode(os.path.basename(stem + end))) > NAME_MAX:
+            stem = stem[:-1]
+        return stem + end
 
     # What each side has ------------------------------------------------------------------------------------
 
@@ -297,7 +301,7 @@ class Sync:
     def _into_folder(self, name: str, data: bytes, instead_of: str | None) -> bool:
         to = self._place(name)
         make_folder(to.parent)
-        new = _beside(to, _NEW)
+        new = to.with_name(beside(to.name, _NEW))
         new.unlink(missing_ok=True)
         with open(new, "xb", opener=private) as file:
             _write(file, data)
@@ -342,7 +346,7 @@ class Sync:
 
     def _aside(self, to: Path, digest: str, then: Callable[[], None]) -> bool:
         """Put a file aside, do ``then`` where its bytes are as they were, and remove it; else put it back."""
-        old = _beside(to, _OLD)
+        old = to.with_name(beside(to.name, _OLD))
         if not stat.S_ISREG(to.lstat().st_mode):
             return False  # a folder, say, has its name by now
         to.rename(old)
@@ -396,12 +400,13 @@ class Sync:
 
     def _recover(self) -> None:
         """What a sync that was killed has left."""
+        known = {path.with_name(beside(path.name, _OLD)): path for path in map(self._folder.joinpath, self._base)}
         for where, folders, names in os.walk(self._folder, topdown=False):
             for path in (Path(where, name) for name in (*names, *folders) if name.startswith(".")):
                 if path.name.endswith(_NEW):
                     path.unlink()
                 elif path.name.endswith(_OLD):
-                    self._back(path, path.with_name(path.name[1 : -len(_OLD)]))
+                    self._back(path, known.get(path, path.with_name(path.name[1 : -len(_OLD)])))
 
     # What was alike ----------------------------------------------------------------------------------------
 
@@ -433,11 +438,11 @@ class Sync:
         limits = {name: each for name, each in {**self._limits, **seen}.items() if each is not None}
         kept = {name for name in limits if name in self._base or (self._folder / name).exists()}
         self._limits = {name: limits[name] for name in kept}
-        beside = self._folder / f"{STATE}.new"
+        new = self._folder / f"{STATE}.new"
         said = {"path": self._root, "store": self._store, "files": self._base, "shared": self._limits}
-        with open(beside, "wb", opener=private) as file:
+        with open(new, "wb", opener=private) as file:
             _write(file, json.dumps(said, sort_keys=True).encode())
-        beside.replace(self._folder / STATE)
+        new.replace(self._folder / STATE)
         self._bytes.clear()
 
     def _on_disk(self, names: list[str]) -> None:
@@ -489,10 +494,6 @@ def _named(file: Path, name: Path) -> None:
             except BaseException:
                 name.unlink()
                 raise
-
-
-def _beside(path: Path, end: str) -> Path:
-    return path.with_name(f".{path.name}{end}")
 
 
 def _digest(data: bytes) -> str:

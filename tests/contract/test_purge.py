@@ -298,6 +298,55 @@ def test_the_backup_that_an_editor_made_and_removed_is_forgotten_with_the_file(w
     assert left(world, "zqxcanary", "zqxname") == []
 
 
+@pytest.mark.parametrize("how", ["removed", "saved over", "an editor's backup"])
+def test_what_lost_its_name_while_a_mount_had_it_open_is_forgotten_with_it(world: World, how: str) -> None:
+    world.applier._orphans = True  # as beside a daemon
+    world.do(BOB, "subscribe", pattern="/memory/*", mode="digest", every=10**15, url=None)
+    world.write(ALICE, "/memory/zqxname.md", b"zqxcanary" * 30_000)
+    held = world.node(ALICE, "/memory/zqxname.md").id
+    world.store.match_subscriptions()
+    world.clock.advance(2)
+    if how == "saved over":
+        world.write(ALICE, "/memory/zqxname.new", b"second")
+        world.rename(ALICE, "/memory/zqxname.new", "/memory/zqxname.md")
+    else:
+        if how == "an editor's backup":
+            world.rename(ALICE, "/memory/zqxname.md", "/memory/zqxname.md~")
+            world.write(ALICE, "/memory/zqxname.md", b"second")
+        world.unlink(ALICE, "/memory/zqxname.md" + "~" * (how == "an editor's backup"))
+    world.do(BOB, "hold", holder=b"a mount", nodes=[held])
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/zqxname.md")
+    assert left(world, "zqxcanary", "zqxname") == []
+
+
+def test_what_was_saved_over_and_is_open_is_forgotten_with_its_last_name_and_not_with_a_draft(world: World) -> None:
+    world.applier._orphans = True
+    world.write(ALICE, "/memory/f", b"first")
+    drafted(world, ALICE, "/memory/draft", "/memory/f")
+    held = world.node(ALICE, "/memory/f").id
+    world.write(ALICE, "/memory/tmp", b"third")
+    world.rename(ALICE, "/memory/tmp", "/memory/f")
+    world.clock.advance(2)
+    purge(world, ALICE, "/memory/draft")
+    assert held in dict(world.store.orphans())
+    purge(world, ALICE, "/memory/f")
+    assert world.store.orphans() == [] and left(world, "zqxcanary") == []
+
+
+@pytest.mark.parametrize("path", ["/memory/zqxdir", "/memory/zqxdir/zqxname.md", "/memory"])
+def test_what_has_expired_and_takes_room_still_is_forgotten_too(world: World, path: str) -> None:
+    for name, text in (("zqxname.md", b"zqxcanary"), ("zqxpigeon.md", b"zqxmagpie")):
+        world.write(ALICE, f"/memory/zqxdir/{name}", text)
+    node = world.node(ALICE, "/memory/zqxdir/zqxname.md").id
+    world.do(ALICE, "set_ttl", node=node, expires=world.clock() + 60 * 10**9)
+    world.drain()
+    world.clock.advance(61)
+    assert purge(world, ALICE, path)["purged"] == (1 if path.endswith(".md") else 2)
+    assert left(world, "zqxcanary", "zqxname") == []
+    assert bool(left(world, "zqxdir", "zqxpigeon", "zqxmagpie")) == path.endswith(".md")
+
+
 def as_it_was(world: World, path: str, seq: int) -> bytes:
     with world.store.reading_at(ALICE, Moment(seq, world.clock())) as reader:
         node = reader.node(ROOT)

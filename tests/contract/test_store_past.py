@@ -772,6 +772,29 @@ def test_a_snapshot_keeps_what_is_removed_however_large_it_is(
     world.store.close()
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_was_removed_and_is_not_kept_is_listed_where_it_was_to_whom_it_was_last_for(
+    limited: bool, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "few.db", past_bytes=100)
+    world.write(ALICE, "memory/small", b"x")
+    node = world.write(ALICE, "memory/large", b"x" * 1000)
+    before = world.seq()
+    if limited:
+        world.do(ALICE, "set_shared", node=node, agents=[])
+    there = world.node(ALICE, "memory").id
+    world.do(ALICE, "unlink", parent=there, name=b"large")
+    assert world.rows("past_version") == 0
+    for who, seen in ((ALICE, [b"large", b"small"]), (BOB, [b"large"] * (not limited) + [b"small"])):
+        with world.store.reading_at(who, Moment(before, world.now)) as reader:
+            entries, _ = reader.listing(there, limit=9, offset=0)
+            assert [entry.node.name for entry, _ in entries if entry.node.kind is Kind.FILE] == seen
+            if b"large" in seen:
+                with pytest.raises(NotFound, match="no longer kept"):
+                    reader.read(node, 0, 9)
+    world.store.close()
+
+
 def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     node = world.write(ALICE, "memory/a", b"one", handle=7)
     world.store.submit(ALICE, "snapshot", name="s")
@@ -781,6 +804,36 @@ def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     assert [snap.name for snap in _snapshots(world, ALICE)] == ["s"] and _snapshots(world, BOB) == []
     with pytest.raises(NotFound, match="no snapshot"):
         world.at(BOB, "s")
+
+
+@pytest.mark.parametrize("then", ["written", "removed"])
+@pytest.mark.parametrize("changed", ["mode", "name", "nothing"])
+def test_what_a_snapshot_has_of_a_log_is_kept_though_it_is_appended_to_at_once(
+    changed: str, then: str, tmp_path: Path
+) -> None:
+    """Also where what was said of the file alone has changed in between."""
+    world, path = World(tmp_path / "few.db", versions=16), "memory/a"
+    node = world.write(ALICE, path, b"one", handle=7)
+    world.store.submit(ALICE, "append", node=node, handle=7, data=b" two")
+    assert world.rows("version") == 1
+    world.store.submit(ALICE, "snapshot", name="s")
+    if changed == "mode":
+        world.store.submit(ALICE, "set_attributes", node=node, mode=0o600)
+    elif changed == "name":
+        path = "memory/a.1"
+        there = world.node(ALICE, "memory").id
+        world.store.submit(ALICE, "rename", parent=there, name=b"a", new_parent=there, new_name=b"a.1")
+    for piece in (b" three", b" four"):
+        world.store.submit(ALICE, "append", node=node, handle=7, data=piece)
+    assert world.rows("version") == 2
+    for number in range(40 if then == "written" else 0):
+        world.write(ALICE, path, b"%d" % number)
+    if then == "removed":
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=path.rpartition("/")[2].encode())
+    world.now += 40 * DAY
+    _trim(world)
+    assert world.at(ALICE, "s")[b"/memory/a"][5] == b"one two"
+    world.store.close()
 
 
 def test_a_symlink_leads_again_where_it_led(world: World) -> None:
@@ -932,6 +985,24 @@ def test_what_was_large_before_it_took_the_place_of_another_file_is_read_in_piec
         assert db.execute("select encoding from past_version").get == Encoding.SAME
     past = PastHandle(then, node)
     assert past.read(199_999, 9) == b"\0far off\0" and past.read(hole - 2, 4) == bytes(2)
+    world.store.close()
+
+
+def test_a_snapshot_keeps_a_draft_that_was_saved_over_another_file_whatever_was_said_of_it_since(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "avm.db", versions=_FEW_VERSIONS)
+    there = world.node(ALICE, "memory").id
+    world.write(ALICE, "memory/f", b"text")
+    node = world.write(ALICE, "memory/draft", b"drafted")
+    world.do(ALICE, "snapshot", name="s")
+    world.do(ALICE, "set_attributes", node=node, mode=0o600)
+    world.do(ALICE, "rename", parent=there, name=b"draft", new_parent=there, new_name=b"f")
+    for number in range(_FEW_VERSIONS + 4):
+        world.write(ALICE, "memory/f", b"%d" % number)
+    world.now += 40 * DAY
+    _trim(world)
+    assert [world.at(ALICE, "s")[b"/memory/" + name][5] for name in (b"f", b"draft")] == [b"text", b"drafted"]
     world.store.close()
 
 

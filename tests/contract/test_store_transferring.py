@@ -28,6 +28,16 @@ def test_put_makes_a_file_with_what_is_said_of_it_and_later_adds_to_that(world: 
         assert reader.target(world.node(BOB, "/memory/d/l").id) == b"a.md"
 
 
+@pytest.mark.parametrize("said", [{"mtime": 7}, {"created": 7}])
+def test_whoever_follows_the_log_hears_of_the_times_that_put_sets(said: dict[str, int], world: World) -> None:
+    node = world.do(ALICE, "put", path=A, data=b"bytes")["node"]
+    world.do(ALICE, "put", path=[b"memory", b"other"], data=b"bytes")
+    before, began = world.newest_seq(), world.clock()
+    world.do(ALICE, "put", path=A, **said)
+    assert world.rows("select node, op from log where seq > ? and scope <> 0", before) == [(node, "attributes")]
+    assert world.node(BOB, "/memory/d/a.md").ctime >= began
+
+
 def test_put_replaces_only_the_bytes_that_it_names(world: World) -> None:
     world.do(ALICE, "put", path=A, data=b"first")
     with pytest.raises(Exists):

@@ -62,6 +62,14 @@ def test_a_removed_note_is_in_the_trash_and_comes_back_as_the_document_it_was(wo
     assert not world.exists(ALICE, "/trash/farm")  # its mirror went when it was empty
 
 
+def test_a_note_that_is_dated_in_the_future_goes_to_the_trash_like_others(world: World) -> None:
+    later = world.clock() + 86_400 * 10**9
+    world.do(ALICE, "put", path=[b"memory", b"a.md"], data=b"the harvest", created=later, mtime=later)
+    world.drain()
+    world.clock.advance(3600)
+    assert remove(world, ALICE, "/memory/a.md") and world.exists(ALICE, "/trash/a.md")
+
+
 def test_what_comes_back_takes_a_free_name_or_the_one_that_is_said(world: World) -> None:
     for text in (b"first harvest", b"second harvest"):
         note(world, ALICE, "/memory/a.md", text)

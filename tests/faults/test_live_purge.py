@@ -71,6 +71,28 @@ def test_a_file_that_another_mount_has_open_is_gone_for_it_too_and_is_nowhere(da
     assert nowhere(daemon)
 
 
+def test_what_was_saved_over_while_another_mount_has_it_open_is_nowhere_either(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    hers = daemon.at("alice") / "memory/shared/s.md"
+    hers.write_text(f"the {SECRET} lives in the attic\n" * 3000)
+    with (daemon.at("bob") / "memory/shared/s.md").open("rb", buffering=0) as opened:
+        assert SECRET.encode() in opened.read(4000)
+        new = hers.with_name("s.md.new")
+        new.write_text("it has moved\n")
+        new.replace(hers)
+        done = avm(daemon, "purge", "/shared/s.md", "--yes")
+        assert (done.returncode, done.stdout) == (0, "1 purged\n"), done.stderr
+        assert nowhere(daemon)
+        try:
+            left = os.pread(opened.fileno(), 9000, 0)
+        except OSError:
+            left = b""
+        assert SECRET.encode() not in left
+    daemon.command("stop")
+    assert nowhere(daemon)
+
+
 def test_killed_in_the_middle_it_is_done_or_nothing_of_it_is(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()

@@ -17,6 +17,7 @@ from avmfs_daemon.consolidation import Consolidation
 
 from avmfs import calls
 from avmfs.access import Policy, Principal
+from avmfs.cli.consolidating import _back
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.rpc import methods
@@ -140,7 +141,9 @@ def test_repeats_go_to_the_archive_and_what_stays_says_so(world: World) -> None:
     assert '"importance": 0.9' in alice.cat("/memory/shared/2.md:meta")
     assert plan(alice) == []
     assert call(alice, "unconsolidate", dry=True)["back"][0]["was"] == "/memory/shared/1.md"
-    assert call(alice, "unconsolidate")["back"] == [{"path": "/memory/shared/1.md", "was": "/memory/shared/1.md"}]
+    assert call(alice, "unconsolidate")["back"] == [
+        {"path": "/memory/shared/1.md", "was": "/memory/shared/1.md", "kind": "merged"}
+    ]
     assert [checksum(agent) for agent in (alice, bob)] == before
     with pytest.raises(NotFound, match="consolidation"):
         call(alice, "unconsolidate")
@@ -248,7 +251,7 @@ def test_undo_leaves_what_was_changed_since_and_finds_another_name(world: World)
     with pytest.raises(NotFound):
         call(world.agent("bob"), "unconsolidate", run=run)
     assert call(alice, "unconsolidate", run=run)["back"] == [
-        {"path": "/memory/shared/1 (2).md", "was": "/memory/shared/1.md"}
+        {"path": "/memory/shared/1 (2).md", "was": "/memory/shared/1.md", "kind": "merged"}
     ]
     assert '"importance": 0.7' in alice.cat("/memory/shared/2.md:meta")
     assert alice.cat("/memory/shared/1.md:data") == "something else by now"
@@ -341,7 +344,12 @@ def test_a_summary_is_whole_sentences_with_links_to_its_sources(world: World) ->
     assert [each["path"] for each in newer["gone"]] == [path] and len(newer["from"]) == 10
     middle = checksum(alice)
     apply(alice, summaries=True)
-    assert call(alice, "unconsolidate")["back"] == [{"path": None, "was": path}, {"path": path, "was": path}]
+    done = call(alice, "unconsolidate")
+    assert done["back"] == [
+        {"path": None, "was": path, "kind": "summary"},
+        {"path": path, "was": path, "kind": "merged"},
+    ]
+    assert _back(done) == f"{path} (removed)\n{path}\n"
     assert checksum(alice) == middle
 
 

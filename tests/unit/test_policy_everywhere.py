@@ -381,7 +381,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "vector_model": {"avmfs.rpc.documents"},
     "pending_passages": set(),
     "idle_documents": set(),
-    "anything_expired": set(),
+    "anything_expired": {"avmfs.rpc.purging"},
     "unwiped": set(),
     "followed": set(),
     "uncut": set(),

@@ -17,8 +17,9 @@ from avmfs_config import default_settings
 
 from avmfs.agents import backups
 from avmfs.errors import Busy, Invalid, IsDirectory, NotEmpty, NotFound, Stale
+from avmfs.transfer.files import beside
 from avmfs.transfer.record import Refusal
-from avmfs.transfer.sync import LARGEST, STATE, Sync, Synced
+from avmfs.transfer.sync import _OLD, LARGEST, STATE, Sync, Synced
 from tests.disk_model import Names
 from tests.dropping_disk import DroppingDisk
 from tests.unit.test_transfer import Door, Open, door, exported, store  # noqa: F401
@@ -670,6 +671,22 @@ def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder
     assert synced(world, folder) == Synced()
     assert here(folder) == there(world) == {"there.md": b"there\n"}
     assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+def test_names_as_long_as_names_may_be_are_kept_in_step(world: World, folder: Path) -> None:
+    alice, name = world.agent("alice"), "é" * 126 + ".md"
+    alice.put(f"{ROOT}/{name}", "one\n")
+    assert synced(world, folder).refused == []
+    assert here(folder)[name] == b"one\n"
+    alice.put(f"{ROOT}/{name}", "theirs\n")
+    assert synced(world, folder).to_folder == [name]
+    (folder / name).rename(folder / beside(name, _OLD))
+    assert synced(world, folder) == Synced() and here(folder)[name] == b"theirs\n"
+    alice.put(f"{ROOT}/{name}", "theirs again\n")
+    (folder / name).write_text("mine\n")
+    ((both, own),) = synced(world, folder).conflicts
+    assert both == name and own.endswith(").md") and len(own.encode()) in (254, 255)
+    assert here(folder) == there(world) == {"there.md": b"there\n", name: b"theirs again\n", own: b"mine\n"}
 
 
 def test_a_sync_that_is_killed_once_the_memorys_has_its_name_makes_no_conflict(world: World, folder: Path) -> None:

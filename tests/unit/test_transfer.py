@@ -16,9 +16,10 @@ import pytest
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import Exists, Invalid, OverQuota
+from avmfs.errors import Busy, Exists, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.rpc import methods
+from avmfs.rpc.transferring import INLINE
 from avmfs.transfer import exporting, formats, front_matter
 from avmfs.transfer.files import output
 from avmfs.transfer.importing import Import, Report
@@ -225,6 +226,15 @@ def test_a_file_larger_than_a_call_comes_whole(store: Open, monkeypatch: pytest.
     assert report.added == 1
     got = exported(world, "alice", "/memory/shared")
     assert list(got) == ["big.bin"] and got["big.bin"].data == data and got["big.bin"].updated == 7
+
+
+def test_a_large_file_comes_in_whatever_the_length_of_its_name(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world, name, data = store("first"), "é" * 125 + ".bin", b"large " * 1000
+    report = Import(door(world, "alice"), "/memory/shared").run(iter([Record(name, data)]))
+    assert (report.added, report.refused) == (1, [])
+    got = exported(world, "alice", "/memory/shared")
+    assert list(got) == [name] and got[name].data == data
 
 
 @dataclass
@@ -524,6 +534,82 @@ def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open,
     assert not any(hers in said for hers in (b"alice's own", b"private/alice", b"shared/plan.md", b"the plan"))
 
 
+@dataclass
+class Meddled(Door):
+    """Before each call of a method about a file, something is done to it."""
+
+    method: str = ""
+    path: str = ""
+    meddle: Callable[[str], object] = lambda path: None
+
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        if method == self.method and arguments["path"] == self.path:
+            self.meddle(self.path)
+        if method == "read":
+            arguments.setdefault("limit", 100_000)
+        return super().call(method, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("format", "method"), [("git", "history"), ("git", "version"), ("git", "read"), ("tar", "read")]
+)
+@pytest.mark.parametrize("becomes", [None, "a directory"])
+def test_what_goes_while_it_is_exported_is_left_out(
+    becomes: str | None, format: str, method: str, store: Open, tmp_path: Path
+) -> None:
+    world, gone = store("first"), list[str]()
+    alice, path = world.agent("alice"), "/memory/shared/goes.md"
+    alice.put("/memory/shared/a.md", "stays")
+    alice.put(path, b"goes" * INLINE)
+    alice.put("/memory/shared/z.md", "stays")
+
+    def goes(path: str) -> None:
+        if not gone:
+            gone.append(path)
+            alice.memory.delete(path)
+            if becomes is not None:
+                alice.put(f"{path}/in.md", "in it")
+
+    source = Meddled(door(world, OPERATOR).memory, method=method, path=path, meddle=goes)
+    if format == "tar":
+        assert [each.path for each in exporting.records(source, "/memory/shared")] == ["a.md", "z.md"]
+        return
+    tree = set[str]()
+    for step in exporting.history(source, "/memory/shared"):
+        tree -= set(step.gone)
+        tree |= {name for name, _, _ in step.written}
+    assert tree == {"a.md", "z.md"}
+
+
+@pytest.mark.parametrize("format", ["git", "tar"])
+def test_a_large_file_that_changes_while_it_is_read_is_named_and_the_others_are_exported(
+    format: str, store: Open
+) -> None:
+    world, path = store("first"), "/memory/shared/busy.log"
+    alice = world.agent("alice")
+    alice.put("/memory/shared/a.md", "a")
+    alice.put(path, b"line\n" * INLINE)
+    alice.put("/memory/shared/z.md", "z")
+
+    def grows(path: str) -> None:
+        alice.memory.submit("write_path", path=path.encode().split(b"/")[1:], data=b"more\n", mode="append")
+
+    def busy() -> Door:
+        return Meddled(door(world, OPERATOR).memory, method="read", path=path, meddle=grows)
+
+    source: Any = exporting.history if format == "git" else exporting.records
+    with pytest.raises(Busy, match=path):
+        list(source(busy(), "/memory/shared"))
+    left = list[str]()
+    found = list(source(busy(), "/memory/shared", left))
+    assert left == [path]
+    if format == "tar":
+        assert [each.path for each in found] == ["a.md", "z.md"]
+    else:
+        assert {name for step in found for name, _, _ in step.written} == {"a.md", "busy.log", "z.md"}
+        assert not any(step.gone for step in found)
+
+
 SMILE = "\U0001f600"
 AWKWARD = (
     Record("emoji.md", b"x", tags=(SMILE,), meta={"title": f"{SMILE} a", "k": SMILE}),
@@ -566,6 +652,28 @@ def test_a_folder_of_notes_that_people_write_is_read_as_it_is(store: Open, tmp_p
     got = exported(world, "alice", "/memory/shared")["a.md"]
     assert got.data == (tmp_path / "notes" / "a.md").read_bytes() and got.tags == ("x", "y") and got.author == "kim"
     assert got.created == nanoseconds("2026-01-02") and got.meta == {"title": "An A"}
+
+
+def test_a_note_that_people_wrote_is_as_old_as_its_file_and_the_same_where_that_is_another_copy(
+    store: Open, tmp_path: Path
+) -> None:
+    notes, world = tmp_path / "notes", store("first")
+    notes.mkdir()
+    said = {"a.md": b"a\n", "tags.md": b"---\ntags: x\n---\nb\n", "c.txt": b"c\n"}
+    dated = b"---\ndate: 2020-01-01\nmodified: 2021-01-01\n---\nd\n"
+    for name, data in {**said, "dated.md": dated}.items():
+        (notes / name).write_bytes(data)
+        os.utime(notes / name, ns=(10**18, 10**18))
+    assert brought(world, "alice", "markdown", notes, "/memory/shared").added == 4
+    got = exported(world, "alice", "/memory/shared")
+    assert {name: each.updated for name, each in got.items()} == {
+        **dict.fromkeys(said, 10**18),
+        "dated.md": nanoseconds("2021-01-01"),
+    }
+    for name in said:
+        os.utime(notes / name)  # as git or cp does it
+    again = brought(world, "alice", "markdown", notes, "/memory/shared")
+    assert (again.same, again.refused) == (4, [])
 
 
 def test_what_a_person_changes_in_our_front_matter_holds(store: Open, tmp_path: Path) -> None:
@@ -630,6 +738,10 @@ def test_times_are_read_as_others_write_them() -> None:
     assert nanoseconds("2026-03-01T12:00:00.123456789Z") == nanoseconds("2026-03-01T13:00:00.123456789+01:00")
     assert moment(nanoseconds("2026-03-01T12:00:00.000000001Z")) == "2026-03-01T12:00:00.000000001Z"
     assert nanoseconds(1772366400) == nanoseconds(1772366400000) == nanoseconds("2026-03-01 12:00:00")
+    for bare, said in (("20260307", "2026-03-07"), ("202603071405", "2026-03-07T14:05:00")):
+        assert nanoseconds(int(bare)) == nanoseconds(bare) == nanoseconds(said)
+    assert nanoseconds(20260307140509) == nanoseconds("2026-03-07T14:05:09")
+    assert nanoseconds(20261399) == nanoseconds(20261399.0) == 20261399 * 10**9, "no date, so seconds"
     with pytest.raises(ValueError, match="soon"):
         nanoseconds("soon")
 

@@ -63,7 +63,7 @@ def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
         (node.document,),
     ).fetchone()
     created, head, unindexed = found
-    if not head or unindexed or tx.now - created < YOUNG_NS or node.size > tx.index.max_bytes:
+    if not head or unindexed or 0 <= tx.now - created < YOUNG_NS or node.size > tx.index.max_bytes:
         return False
     if tx.index.ignores(parts):
         return False

@@ -33,10 +33,12 @@ _STOOD = (
     "select node, path from log where path in (select unhex(value) from json_each(?1))"
     " or substr(path, 1, length(?2)) = ?2 or substr(path, 1, length(?3)) = ?3"
 )
+_IN_THE_TREE = "select 1 from node where parent is not null and id = {}"
 _CARRIED = (
     "select distinct node from log where document in (select value from json_each(?))"
-    " and node not in (select id from node)"
+    f" and not exists ({_IN_THE_TREE.format('log.node')})"
 )
+_LAST = "select node, document, max(seq) from log where node in (select value from json_each(?)) group by node"
 # Documents that have ended and were carried by a node before it carried one of ?2, which got their bytes: files that
 # were saved over others. Or by none but the nodes ?1: an editor's backups of what it saved.
 _LINEAGE = """
@@ -78,6 +80,11 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
         tx.states = states
     gone |= _stood(tx, directories)
     others = _lineage(tx, gone, found)
+    if unlinked := {each for each in gone if tx.db.execute("select 1 from node where id = ?", (each,)).get}:
+        last: list[Any] = tx.db.execute(_LAST, _json(unlinked)).fetchall()
+        for node, document, _ in last:
+            if document in found:
+                _release(tx, node)
     if states is not None:
         states.disown(gone, found)
     of = _json(gone, found, others)
@@ -116,13 +123,19 @@ def _remove(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> set[int]:
         versions.drop_document(tx, node.document)
         versions.drop_index(tx, [node.document])
         tx.do("delete from ended where document = ?", (node.document,))
-    tx.events.append((ORPHANED, node.id, None, b""))
-    content.release(tx.db, node.id)  # whoever has it open finds it gone
-    tx.do("delete from node where id = ?", (node.id,))
+    _release(tx, node.id)
     tx.do("delete from removed where node = ?", (node.id,))
     tx.touch(above.id)
     aside.prune(tx, above)
     return set() if node.document is None else {node.document}
+
+
+def _release(tx: Tx, node: int) -> None:
+    """Whoever has it open finds it gone."""
+    tx.events.append((ORPHANED, node, None, b""))
+    content.release(tx.db, node)
+    tx.do("delete from node where id = ?", (node,))
+    tx.do("delete from hold where node = ?", (node,))
 
 
 def _stood(tx: Tx, directories: set[tuple[bytes, ...]]) -> set[int]:
@@ -136,7 +149,7 @@ def _stood(tx: Tx, directories: set[tuple[bytes, ...]]) -> set[int]:
     for node, path in tx.db.execute(_STOOD, (here, *aside)):
         if (was := paths.split(bytes(path)))[-1] in names and (was in directories or paths.origin(was) in origins):
             nodes.add(node)
-    return {each for each in nodes if not tx.db.execute("select 1 from node where id = ?", (each,)).get}
+    return {each for each in nodes if not tx.db.execute(_IN_THE_TREE.format("?"), (each,)).get}
 
 
 def _require_ended(tx: Tx, documents: list[int]) -> None:

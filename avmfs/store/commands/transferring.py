@@ -10,7 +10,6 @@ from typing import Any
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.errors import Invalid
-from avmfs.node import Kind
 from avmfs.store.commands import command, documents, messages, namespace, scoping, signature, writing
 from avmfs.store.schema.tables import PRIVATE, ROOT
 from avmfs.store.tx.transaction import Tx
@@ -50,14 +49,17 @@ def put(
     found = tx.writable(node)
     if mode is not None and mode != found.mode:
         namespace.set_attributes(tx, node, mode=mode)
-    if mtime is not None and found.kind is Kind.FILE:
-        tx.db.execute("update node set mtime = ? where id = ?", (mtime, node))
     if found.document is None:
         return {"node": node}
+    if mtime is not None:
+        tx.db.execute("update node set mtime = ? where id = ?", (mtime, node))
     if sources and data is None:
         scoping.taint(tx, found, origin_of(sources))
     if created is not None:
         tx.db.execute("update document set created = ? where id = ?", (created, found.document))
+    if data is None and (mtime, created) != (None, None):  # no write has told of it
+        tx.db.execute("update node set ctime = ? where id = ?", (tx.now, node))
+        tx.log("attributes", found, paths.join(tuple(path)))
     if tags:
         documents.set_tags(tx, node, tags, [], replace=True)
     if user or importance is not None:

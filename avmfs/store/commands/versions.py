@@ -129,7 +129,8 @@ def head(tx: Tx, document: int) -> int:
 class Newest(NamedTuple):
     """The newest version of a document, and the bytes that carry it. ``number`` 0: never written. ``open``: stated by
     the node's bytes, not yet by a body of its own. ``inline``: those bytes, None when they are in extents. ``read``:
-    the version that the document's ``creator`` has marked as read. ``body``: the row of small contents."""
+    the version that the document's ``creator`` has marked as read. ``body``: the row of small contents. ``seq``: its
+    change."""
 
     number: int
     open: bool
@@ -139,11 +140,12 @@ class Newest(NamedTuple):
     creator: str | None
     read: int | None
     body: int | None
+    seq: int
 
 
 _TO_WRITE = (
     f"select {NODE_JOINED}, extents, head, encoding, at,"
-    " version.handle, data, body.crc, creator, read, node.body from node"
+    " version.handle, data, body.crc, creator, read, node.body, seq from node"
     " left join document on document.id = node.document"
     " left join version on version.document = node.document and number = head"
     " left join body on body.id = node.body where node.id = ?"
@@ -159,11 +161,11 @@ def to_write(tx: Tx, node: int) -> tuple[Node, Newest]:
     found = node_of(row[:14])
     if found.expires is not None and found.expires <= tx.now:
         raise Stale()
-    extents, number, encoding, at, handle, data, crc, creator, read, body = row[14:]
+    extents, number, encoding, at, handle, data, crc, creator, read, body, seq = row[14:]
     inline = None
     if not extents:
         inline = b"" if body is None else checksums.checked(tx.db, node, data, crc)[: found.size]
-    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline, creator, read, body)
+    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline, creator, read, body, seq or 0)
 
 
 def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> None:
@@ -229,7 +231,7 @@ def amendable(tx: Tx, document: int, last: Newest, handle: int | None, node: Nod
         return False
     if last.read == last.number and last.creator != tx.who.name:
         return False
-    if tx.states is not None and not tx.states.may_amend(node.id, last.number, tx.now, appends=appends):
+    if tx.states is not None and not tx.states.may_amend(node.id, last.number, last.seq, tx.now, appends=appends):
         return False
     return not tx.db.execute(
         "select 1 from mark where subject = ? and version = ? and agent <> ?", (document, last.number, tx.who.name)

@@ -46,6 +46,7 @@ _SAID: Final = {
 # Of a document that ends: its bytes, and all of its row. Its versions, of which number ?3, if any, gets another body.
 _RETIRES: Final = (
     "select head, node.id, node.size, extents, encoding,"
+    " coalesce((select min(seq) from version as kept where kept.document = document.id), since),"
     " json_array(document.handle, creator, created, importance, user, shared, node.scope) from document"
     " join node on node.id = node left join version on version.document = document.id and number = head"
     " where document.id = ?"
@@ -153,16 +154,13 @@ class States(Triggers):
         if node not in self._came and self._recent(*self._began(node), now):
             self._on.add(node)
 
-    def may_amend(self, node: int, version: int, now: int, *, appends: bool) -> bool:
-        """Return whether the newest version may have other bytes, as far as the past needs those that it has. What only
-        appends leaves them be."""
-        since, at = self._began(node)
-        if appends:
-            return not self._snapped(since)
-        former = self._db.execute(
-            "select 1 from past where node = ? and version = ? and size > 0 limit 1", (node, version)
-        )
-        return self._recent(since, at, now) and not former.get
+    def may_amend(self, node: int, version: int, seq: int, now: int, *, appends: bool) -> bool:
+        """Return whether the newest version, which is of the change ``seq``, may have other bytes, as far as the past
+        needs those that it has. What only appends leaves them be, and makes it one of a later change."""
+        if self._snapped(seq):
+            return False
+        former = "select 1 from past where node = ? and version = ? and size > 0 limit 1"
+        return appends or (self._recent(*self._began(node), now) and not self._db.execute(former, (node, version)).get)
 
     def _began(self, node: int) -> tuple[int, int | None]:
         row: Any = self._db.execute(_BEGAN, (node,)).fetchone()
@@ -172,6 +170,8 @@ class States(Triggers):
         return at is not None and now - at <= TOGETHER_NS and not self._snapped(since)
 
     def _snapped(self, since: int) -> bool:
+        """Whether a snapshot has what there is since this change: the state of a node, or its document's newest
+        version, which is amended no more then. So whatever snapshot has a version is none of before its ``seq``."""
         return bool(self._db.execute("select 1 from snapshot where seq >= ? limit 1", (since,)).get)
 
     # Of documents --------------------------------------------------------------------------------------------
@@ -194,18 +194,14 @@ class States(Triggers):
         tagged: bool,
         linked: bool,
     ) -> bool:
-        """A document is about to end: its versions are the past's. False where they are not to be kept: no snapshot
-        has one, and there is no room, or the file alone has more than ``most`` bytes. ``becomes``: another document and
-        its version that will have these bytes. ``seq``: of the request's newest change so far. What is not said of it,
-        no row has to tell."""
+        """A document is about to end: what was said of it is the past's, and so are its versions. False where these are
+        not to be kept: no snapshot has one, and there is no room, or the file alone has more than ``most`` bytes.
+        ``becomes``: another document and its version that will have these bytes. ``seq``: of the request's newest
+        change so far. What is not said of it, no row has to tell."""
         row: Any = self._db.execute(_RETIRES, (document,)).fetchone()
         if row is None:
             return False
-        head, node, size, extents, encoding, value = row
-        if size > most or self.short():
-            first = self._db.execute("select min(seq) from version where document = ?", (document,)).get
-            if not self._snapped(self._began(node)[0] if first is None else first):
-                return False
+        head, node, size, extents, encoding, since, value = row
         self._said.setdefault((document, "document"), value)
         self.says(document, *["tags"] * tagged, *["links"] * linked)
         if not head:
@@ -213,9 +209,11 @@ class States(Triggers):
         others: list[Any] = self._db.execute(_LINKED, (document,)).fetchall() if linked else []
         for (other,) in others:
             self.says(other, "links")
+        if (size > most or self.short()) and not self._snapped(since):
+            return False
         kept: tuple[int, Encoding, bytes | None, int | None] = 0, Encoding.HEAD, None, None
         if encoding == Encoding.HEAD:
-            if becomes is not None and head == 1 and not self._snapped(self._began(node)[0]):
+            if becomes is not None and head == 1 and not self._snapped(since):
                 stated: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
             elif extents:
                 stated = Encoding.MAP, content.take_map(self._db, node)

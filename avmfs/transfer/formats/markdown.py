@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from avmfs.errors import Invalid
 from avmfs.transfer import front_matter
-from avmfs.transfer.files import files, make_folder, new_folder, private
+from avmfs.transfer.files import all_but, files, make_folder, new_folder, private
 from avmfs.transfer.formats import reader, writer
 from avmfs.transfer.record import Record, Refusal, moment, of_plain, plain, time_or_none
 
 BESIDE: Final = ".avm.jsonl"
 NOTES: Final = (".md", ".markdown")
-_SHOWN: Final = 20
 
 
 @writer("markdown", "a folder of files, with front matter")
@@ -43,8 +42,7 @@ def write(path: Path, records: Iterator[Record]) -> int:
             if noted is None:
                 beside.write(json.dumps({"path": record.path, "kind": record.kind, **said}, sort_keys=True) + "\n")
     if left:
-        names = ", ".join(left[:_SHOWN]) + (f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
-        raise Invalid(f"all is exported but {names}: the folder has another thing under such a name (tar has all)")
+        raise Invalid(all_but(left, "the folder has another thing under such a name (tar has all)"))
     return count
 
 
@@ -82,7 +80,7 @@ def _made(name: str, file: Path | None, said: dict[str, Any] | None) -> Iterator
             said = {**foreign(own), **said}
             if "title" in said:
                 said["meta"] = {**(said.get("meta") or {}), "title": str(said["title"])}
-        given = {"updated": moment(file.stat().st_mtime_ns)} if file is not None and not said else {}
+        given = {"updated": moment(file.stat().st_mtime_ns)} if file is not None else {}
         yield of_plain(name, data, {**given, **(said or {})}, name)
     except (Invalid, OSError) as e:
         yield Refusal(name, e.reason if isinstance(e, Invalid) else str(e.strerror))

@@ -881,9 +881,10 @@ export interface Methods {
   tree(given?: TreeArguments): Promise<Json>;
   /**
    * Undo this agent's last run, or that with this number: all is where it was, and says of itself what it said, and
-   * summaries are gone. {"run", "back": [{"path", "was"}], "left": [{"was", "why"}]}, ``path`` None for what has left
-   * the archive by itself, and for summaries; "left" is what is refused now, and can be asked for again. ``dry``: what
-   * it would be. Raises NotFound where there is none, and what refuses all that there is.
+   * summaries are gone. {"run", "back": [{"path", "was", "kind"}], "left": [{"was", "kind", "why"}]}, ``kind`` "merged",
+   * "cold" or "summary", ``path`` None for what has left the archive by itself, and for summaries; "left" is what is
+   * refused now, and can be asked for again. ``dry``: what it would be. Raises NotFound where there is none, and what
+   * refuses all that there is.
    */
   unconsolidate(given?: UnconsolidateArguments): Promise<Json>;
   /**
