@@ -531,12 +531,17 @@ STATES: dict[str, tuple[Callable[[Path], Any], str, str, tuple[str, ...], int, b
 }
 
 
+@pytest.mark.parametrize("image", [CLEAN, CRASH])
+def test_doctor_finds_nothing_in_what_no_damage_was_done_to(made: Path, tmp_path: Path, run: Run, image: str) -> None:
+    shutil.copytree(made / image, tmp_path / "data")
+    assert problems(run) == []
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_doctor_finds_it_and_repair_saves_the_rest(made: Path, tmp_path: Path, run: Run, state: str) -> None:
     damage, image, said, options, least, loses = STATES[state]
     shutil.copytree(made / image, tmp_path / "data")
     path = tmp_path / "data" / "avm.db"
-    assert problems(run) == []
     damage(path)
     before = snapshot(path.parent), (names := sorted(os.listdir(path.parent)))
     found = problems(run)

@@ -30,8 +30,8 @@ from tests.contract.store_world import ALICE, RULES, WriterProcess, faults
 from tests.contract.thin_disks import thin_disk
 from tests.dropping_disk import DroppingDisk
 
-ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "2"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 30 * ROUNDS)]
+ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "1"))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(210 + 30 * ROUNDS)]
 
 LIMIT_S = 200.0
 SMALL_LOG = {

@@ -20,7 +20,7 @@ from avmfs import AVM
 from tests.behind import connect
 from tests.mount.mount_world import Place, World, cat, code_of, needs, sh
 
-STEPS = int(os.environ.get("AVM_PAST_STEPS", "1000"))  # of changes, and one in fifty is kept and compared
+STEPS = int(os.environ.get("AVM_PAST_STEPS", "600"))  # of changes, and one in fifty is kept and compared
 HANGS_AFTER_S = 1500.0  # thousands of files are compared, by three mounts
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(1800)]
 Tree = dict[str, tuple[Any, ...]]

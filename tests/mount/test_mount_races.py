@@ -81,7 +81,7 @@ def test_who_saves_by_rename_never_lists_the_temporary_name_while_others_list(pl
 
 
 def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Place) -> None:
-    """500 races of four, two of them on each mount."""
+    """250 races of four, two of them on each mount."""
     after = threading.Barrier(4)
 
     def player(who: int) -> Callable[[int], Any]:
@@ -99,7 +99,7 @@ def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Pla
 
         return play
 
-    for number, results in enumerate(rounds(500, *(player(who) for who in range(4)))):
+    for number, results in enumerate(rounds(250, *(player(who) for who in range(4)))):
         winners = [who for who, (won, _) in enumerate(results) if won]
         assert len(winners) == 1, f"race {number}: {results}"
         assert {data for _, data in results} == {b"winner %d" % winners[0]}, f"race {number}: {results}"
