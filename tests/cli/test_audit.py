@@ -19,7 +19,7 @@ from avmfs.agents.auditing import Chainer
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from tests.behind import connect
-from tests.cli.shells import Shell
+from tests.cli.shells import QuickShell, Shell
 from tests.mount.mount_world import World, until
 
 pytestmark = pytest.mark.mount
@@ -35,7 +35,7 @@ def settings() -> str:
 
 @pytest.fixture(scope="module")
 def avm(world: World) -> Shell:
-    return Shell({**world.environ, "LC_ALL": "C.UTF-8"})
+    return QuickShell({**world.environ, "LC_ALL": "C.UTF-8"}, world.root)
 
 
 def acts(shell: Shell, *arguments: str, **more: Any) -> list[dict[str, Any]]:

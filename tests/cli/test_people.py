@@ -273,7 +273,7 @@ def test_a_quota_is_felt_at_the_mount_and_shown_by_df(world: World) -> None:
     assert code_of(lambda: (alice / "memory/nd").mkdir()) == errno.EDQUOT
     for number in range(room):
         (alice / f"memory/n{number}").unlink()
-    assert "PROBLEM  quotas" not in Shell({**world.environ}).out("doctor", code=None)
+    assert "PROBLEM  quotas" not in QuickShell({**world.environ}, world.root).out("doctor", code=None)
 
 
 def test_a_change_of_what_an_agent_may_reaches_its_mount_without_a_restart(world: World) -> None:
@@ -293,7 +293,7 @@ def test_a_change_of_what_an_agent_may_reaches_its_mount_without_a_restart(world
 
 
 def test_no_key_is_in_any_file_of_the_daemon(world: World) -> None:
-    shell = Shell({**world.environ})
+    shell = QuickShell({**world.environ}, world.root)
     key = shell.out("keys", "create").strip()
     with showing(shell, key):
         shell.run("ls", agent=None)

@@ -12,7 +12,7 @@ import pytest
 
 from avmfs.cli.commands import COMMANDS
 from tests import references
-from tests.cli.shells import Shell
+from tests.cli.shells import QuickShell, Shell
 from tests.mount.mount_world import World
 
 
@@ -104,7 +104,7 @@ def test_doctor_warns_of_a_model_that_does_not_know_the_language(alone: Shell) -
 
 @pytest.mark.mount
 def test_doctor_finds_a_running_daemon_well(world: World) -> None:
-    shell = Shell({**world.environ, "LC_ALL": "C.UTF-8"})
+    shell = QuickShell({**world.environ, "LC_ALL": "C.UTF-8"}, world.root)
     found = {each["about"]: each for each in json.loads(shell.out("doctor", "--json"))}
     assert found["daemon"]["state"] == found["store"]["state"] == found["mounts.yaml"]["state"] == "ok"
     assert "1 mounts" in found["mounts.yaml"]["says"] and found["/dev/fuse"]["state"] == "ok"

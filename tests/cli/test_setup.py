@@ -15,7 +15,7 @@ import pytest
 
 from avmfs.cli import clients, jsonc
 from avmfs.cli.clients import CLIENTS
-from tests.cli.shells import Shell, configured, environment
+from tests.cli.shells import QuickShell, Shell, configured, environment
 from tests.mount.mount_world import World
 
 THEIRS = """\
@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Iterator[Shell]:
     with configured("embedding: {enabled: false}\n") as root:
         environ = {**environment(root), "HOME": str(tmp_path / "home")}
         (tmp_path / "home").mkdir()
-        yield Shell(environ)
+        yield QuickShell(environ, root)
 
 
 def files(shell: Shell) -> dict[str, str]:
@@ -67,7 +67,8 @@ def test_a_client_is_told_where_its_server_cannot_run_yet(home: Shell, tmp_path:
     assert "avmfs[mcp]" not in home.out("setup", "claude")
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
     home.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
-    assert home.out("setup", "claude").endswith("avm-mcp needs more: pip install 'avmfs[mcp]'\n")
+    told = Shell(home.environ).out("setup", "claude")  # an interpreter reads what its variables say
+    assert told.endswith("avm-mcp needs more: pip install 'avmfs[mcp]'\n")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def hook(environ: dict[str, str], event: str, said: object, client: str = "claud
 @pytest.fixture(scope="module")
 def patient(world: World) -> dict[str, str]:
     """The module's daemon, with a note and a message; hooks wait for as long as a busy machine takes."""
-    shell = Shell(world.environ)
+    shell = QuickShell(world.environ, world.root)
     shell.run("write", "/shared/release.md", "Releases are frozen on Fridays.")
     shell.run("tell", "alice", "look at the plan", agent="bob")
     return {**world.environ, "AVM_HOOK_S": "30"}
@@ -363,7 +364,7 @@ def test_the_end_of_a_session_leaves_a_note_that_only_its_agent_sees(
     for _ in range(2):
         done = hook(patient, "session-end", given, client)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    shell, path = Shell(patient), f"/private/sessions/{client}01x.md"
+    shell, path = QuickShell(patient, tmp_path), f"/private/sessions/{client}01x.md"
     note = shell.out("read", path)
     assert note.startswith("# Session in parser, 20") and note.endswith(
         "Asked: move the parser\n\nAnswered: Moved; tests pass.\n"
@@ -378,13 +379,14 @@ def test_the_end_of_a_session_leaves_a_note_that_only_its_agent_sees(
 def test_a_session_of_which_nothing_is_known_leaves_no_note(patient: dict[str, str], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "other").write_text('{"messages": 5}')
-    before = Shell(patient).out("tree", "/private")
+    shell = QuickShell(patient, tmp_path)
+    before = shell.out("tree", "/private")
     for path in ("", "/none", "fifo", "other"):
         given = {"session_id": "s2", "transcript_path": path and str(tmp_path / path)}
         done = hook(patient, "session-end", given)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert hook(patient, "session-end", {"compact_summary": "of no session"}).returncode == 0
-    assert Shell(patient).out("tree", "/private") == before
+    assert shell.out("tree", "/private") == before
 
 
 def test_sessions_are_kept_only_where_that_is_asked_for(home: Shell) -> None:

@@ -117,24 +117,43 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[
     return code, read_json(tmp_path / "r.json")
 
 
-def test_evidence_is_found_in_stores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, report = _run(tmp_path, monkeypatch, "--budgets", "20,500")
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Report, Path]:
+    """The exit code, the report, and where the answers are kept."""
+    folder = tmp_path_factory.mktemp("academic")
+    kept = folder / "answers.jsonl"
+    with pytest.MonkeyPatch.context() as patched:
+        return *_run(folder, patched, "--budgets", "20,500", "--endpoint", "x", "--answers", str(kept)), kept
+
+
+@pytest.fixture
+def nothing_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.avm_adapter.Adapter.ingest", lambda *_: None)
+    monkeypatch.setattr("benchmarks.avm_adapter.Adapter.recall", lambda *_: "")
+    monkeypatch.setattr("benchmarks.avm_adapter.Adapter.search", lambda *_: [])
+
+
+@pytest.mark.usefixtures("nothing_found")
+def test_what_is_not_found_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, silent = _run(tmp_path, monkeypatch, "--budgets", "500")
     assert code == 0
-    turns, sessions, covered = ({row[0]: cast(list[Any], row[1:]) for row in table.rows} for table in report.tables)
+    assert all(value == 0 for table in silent.tables for row in table.rows for value in row[2:-1])
+
+
+def test_evidence_is_found_in_stores_of_their_own(ran: tuple[int, Report, Path]) -> None:
+    _, report, _ = ran
+    turns, sessions, covered = ({row[0]: cast(list[Any], row[1:]) for row in table.rows} for table in report.tables[:3])
     assert turns["all"][0] == 3 and "abstention" not in turns
     assert covered["all"][2] == 1  # small histories stand whole in 500 tokens
     assert covered["all"][1] < covered["all"][2]  # and not in 20
     assert sessions["multi-session"][5] == 0  # two sessions are not both the first
-    monkeypatch.setattr("benchmarks.avm_adapter.Adapter.recall", lambda *_: "")
-    monkeypatch.setattr("benchmarks.avm_adapter.Adapter.search", lambda *_: [])
-    _, silent = _run(tmp_path, monkeypatch, "--budgets", "500")
-    assert all(value == 0 for table in silent.tables for row in table.rows for value in row[2:-1])
 
 
-def test_answers_are_judged_kept_and_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tmp_path / "answers.jsonl"
-    words = ("--budgets", "500", "--endpoint", "x", "--answers", str(kept))
-    code, report = _run(tmp_path, monkeypatch, *words)
+@pytest.mark.usefixtures("nothing_found")
+def test_answers_are_judged_kept_and_asked_once(
+    ran: tuple[int, Report, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, report, kept = ran
     assert code == 1 and "503" in report.failures["q-flight"]  # the others are reported
     told = {row[0]: row for row in report.tables[-1].rows}
     assert told["single-session-user"][2] == "1/1"
@@ -142,7 +161,7 @@ def test_answers_are_judged_kept_and_asked_once(tmp_path: Path, monkeypatch: pyt
     assert len(read_answers(kept)) == 3  # what failed is asked again
     monkeypatch.setattr(Model, "ask", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(academic, "load", lambda path: [one for one in load(path) if one.name != "q-flight"])
-    code, again = _run(tmp_path, monkeypatch, *words)
+    code, again = _run(tmp_path, monkeypatch, "--budgets", "500", "--endpoint", "x", "--answers", str(kept))
     assert (
         code == 0
         and {row[0]: row for row in again.tables[-1].rows}["single-session-user"] == told["single-session-user"]

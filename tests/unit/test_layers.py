@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "avmfs", ROOT / "daemon" / "avmfs_daemon", ROOT / "config" / "avmfs_config")
 
@@ -147,6 +145,12 @@ def imported(name: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
                 yield str(node.args[0].value)
 
 
+@cache
+def everything(name: str) -> frozenset[str]:
+    """What a module imports, wherever in it."""
+    return frozenset(imported(name, ast.walk(tree(name))))
+
+
 def at_module_level(module: ast.Module) -> Iterator[ast.AST]:
     """Statements that run when the module is imported: not those of functions, nor of `if TYPE_CHECKING`."""
     waiting: list[ast.AST] = list(module.body)
@@ -172,28 +176,31 @@ def test_every_module_has_a_layer() -> None:
     assert [name for name in modules() if layer(name) is None and name != LAZY_EXPORT] == []
 
 
-@pytest.mark.parametrize("name", sorted(name for name in modules() if name != LAZY_EXPORT))
-def test_a_module_imports_only_from_the_left(name: str) -> None:
-    own = layer(name)
-    assert own is not None
-    wrong = []
-    for other in imported(name, ast.walk(tree(name))):
-        found = layer(other)
-        if found is None:
-            continue
-        if found[0] > own[0] or frozenset((found[1], own[1])) in APART:
-            wrong.append(other)
-    assert sorted(set(wrong)) == []
+def test_a_module_imports_only_from_the_left() -> None:
+    wrong = set()
+    for name in modules().keys() - {LAZY_EXPORT}:
+        own = layer(name)
+        assert own is not None, name
+        for other in everything(name):
+            found = layer(other)
+            if found is not None and (found[0] > own[0] or frozenset((found[1], own[1])) in APART):
+                wrong.add((name, other))
+    assert wrong == set()
 
 
 def room(name: str) -> str:
     return name.split(".")[2]
 
 
-@pytest.mark.parametrize("name", sorted(name for name in modules() if name.startswith("avmfs.store.")))
-def test_a_room_of_the_store_imports_only_what_it_may(name: str) -> None:
-    found = {room(other) for other in imported(name, ast.walk(tree(name))) if other.startswith("avmfs.store.")}
-    assert found - {room(name)} - ROOMS[room(name)] == set()
+def test_a_room_of_the_store_imports_only_what_it_may() -> None:
+    wrong = {
+        (name, other)
+        for name in modules()
+        if name.startswith("avmfs.store.")
+        for other in everything(name)
+        if other.startswith("avmfs.store.") and room(other) not in {room(name), *ROOMS[room(name)]}
+    }
+    assert wrong == set()
 
 
 def test_no_room_of_the_store_reaches_itself_through_another() -> None:
@@ -213,7 +220,7 @@ def only_in(library: str, place: str) -> list[str]:
     return [
         name
         for name in modules()
-        if any(other.split(".")[0] == library for other in imported(name, ast.walk(tree(name))))
+        if any(other.split(".")[0] == library for other in everything(name))
         and not (name == place or name.startswith(place + "."))
     ]
 
@@ -231,28 +238,24 @@ def test_only_the_front_ends_know_fuse() -> None:
     assert only_in("mfusepy", "avmfs.fuse") == [] and only_in("fuse", "avmfs.fuse") == []
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_models_are_imported_when_they_are_used_and_pickle_never(name: str) -> None:
-    early = {other.split(".")[0] for other in imported(name, at_module_level(tree(name)))}
-    assert early.isdisjoint(HEAVY)
-    ever = {other.split(".")[0] for other in imported(name, ast.walk(tree(name)))}
-    assert ever.isdisjoint({"pickle", "cloudpickle", "shelve", "marshal", "dill"})
+def test_models_are_imported_when_they_are_used_and_pickle_never() -> None:
+    early, ever = set(), set()
+    for name in modules():
+        early |= {(name, other.split(".")[0]) for other in imported(name, at_module_level(tree(name)))}
+        ever |= {(name, other.split(".")[0]) for other in everything(name)}
+    assert [each for each in early if each[1] in HEAVY] == []
+    assert [each for each in ever if each[1] in ("pickle", "cloudpickle", "shelve", "marshal", "dill")] == []
 
 
 def test_only_the_embedder_its_host_and_the_index_of_code_import_models_and_parsers() -> None:
-    users = {name for name in modules() if {o.split(".")[0] for o in imported(name, ast.walk(tree(name)))} & set(HEAVY)}
+    users = {name for name in modules() if {o.split(".")[0] for o in everything(name)} & set(HEAVY)}
     assert {layer(name)[1] for name in users} <= {"avmfs.codeindex", "avmfs.embed", "avmfs.faiss_store", "avmfs_daemon"}  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=TOO_LONG[n])) if n in TOO_LONG else n
-        for n in sorted(modules())
-    ],
-)
-def test_a_module_is_one_idea(name: str) -> None:
-    assert len(modules()[name].read_text("utf-8").splitlines()) <= LONGEST
+def test_a_module_is_one_idea() -> None:
+    lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in modules().items()}
+    assert {name: count for name, count in lines.items() if count > LONGEST and name not in TOO_LONG} == {}
+    assert [name for name in TOO_LONG if lines[name] <= LONGEST] == []
 
 
 def test_a_function_is_read_in_one_screen() -> None:
@@ -266,10 +269,9 @@ def test_a_function_is_read_in_one_screen() -> None:
     assert too_long == []
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_a_module_says_what_it_is(name: str) -> None:
-    if modules()[name].read_text("utf-8").strip():
-        assert ast.get_docstring(tree(name))
+def test_a_module_says_what_it_is() -> None:
+    written = [name for name, path in modules().items() if path.read_text("utf-8").strip()]
+    assert [name for name in written if not ast.get_docstring(tree(name))] == []
 
 
 def test_the_writer_loads_no_reader() -> None:

@@ -1,5 +1,6 @@
 """Recall's text: exact in its budget, honest about what it leaves out, and not to be forged by a note."""
 
+import os
 import re
 from dataclasses import replace
 from datetime import UTC, timedelta, timezone
@@ -598,10 +599,14 @@ def test_a_budget_holds_where_the_heading_counts_more_items_than_three_figures_c
         assert packed(items, budget, COUNTER).tokens > budget - 2 * SCRAP
 
 
+STEP = int(os.environ.get("AVM_BUDGET_STEP", "7"))  # 1: every budget
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("line", ["- a\n", "a\n", "「項目」\n", "/x/y;\n", "{\n\t}\n", "9\n", "\u200d\u0301.\n"])
 def test_the_indents_of_many_lines_are_paid_for_and_cost_no_item(name: str, line: str) -> None:
-    for budget in range(80, 300):
+    around = (near + off for near in (SMALL, 2 * SMALL) for off in range(-5, 6))
+    for budget in sorted({*around, *range(80, 300, STEP)}):
         found = packed([scored(1, line * 400)], budget, COUNTERS[name])
         headed = found.text.startswith("## Relevant Memory (")
         assert headed if budget >= 2 * SMALL else not headed or budget >= SMALL
