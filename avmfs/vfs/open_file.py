@@ -171,10 +171,9 @@ class OpenFile:
             return content.overlay(base, offset, length, size, self.edits)
 
     def seek(self, offset: int, *, hole: bool) -> int | None:
-        """See Reader.seek; a file is all data that has uncommitted edits, or may have some in pages that somebody has
-        mapped, of which the kernel does not tell."""
+        """See Reader.seek; a file with uncommitted edits is all data."""
         with self.lock, self.memory.reading() as reader:
-            if not self.edits and not any(each.readable and each.writable for each in list(self.writers)):
+            if not self.edits:
                 return reader.seek(self.node, offset, hole=hole)
             size = content.size_after(reader.open_node(self.node).size, self.edits)
             return None if offset >= size else size if hole else offset

@@ -333,18 +333,6 @@ def test_holes_of_a_large_file_are_found(place: Place) -> None:
         assert os.lseek(file.fileno(), 2, os.SEEK_DATA) == 2 and os.lseek(file.fileno(), 2, os.SEEK_HOLE) == 5
 
 
-@linux_only("mfusepy has no lseek")
-def test_what_a_mapping_has_written_is_no_hole(place: Place) -> None:
-    block = 64 * 1024
-    with open(place.alice / "sparse", "w+b") as file, open(place.alice / "sparse", "rb") as reader:
-        file.truncate(10 * block)
-        os.fsync(file.fileno())
-        with mmap.mmap(file.fileno(), 10 * block) as shared:
-            shared[5 * block : 5 * block + 4] = b"data"
-            assert os.lseek(reader.fileno(), 0, os.SEEK_DATA) <= 5 * block
-            assert os.lseek(reader.fileno(), 5 * block, os.SEEK_HOLE) > 5 * block
-
-
 # What cannot be had ---------------------------------------------------------------------------------------------
 
 
