@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,9 @@ from avmfs.cli import __main__ as program
 from tests import forked
 
 LIMIT_S = 300.0
+PROGRAMS = {"avm": "avmfs.cli", "avm-daemon": "avmfs_daemon"}
+_QUOTED = re.compile(r"'[^']*'|\"[^\"$`\\!]*\"")
+_SIGNS = re.compile(r"[^\w\s./:@,+%=-]|\n")  # what may mean something to a shell
 
 
 @dataclass
@@ -98,6 +103,16 @@ class InProcessShell(QuickShell):
                 code = e.code
             stdout.flush()
         return subprocess.CompletedProcess(argv, code or 0, out.getvalue(), err.getvalue())
+
+
+def bash(line: str, environ: dict[str, str], cwd: Path, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[bytes]:
+    """A line of a shell, without input; of one that only runs a program of ours, the program forked."""
+    words = [] if _SIGNS.search(_QUOTED.sub("", line)) else shlex.split(line)
+    if words and words[0] in PROGRAMS:
+        return forked.run(PROGRAMS[words[0]], words[1:], environ, cwd, timeout=limit_s)
+    return subprocess.run(
+        ["bash", "-c", line], env=environ, cwd=cwd, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL
+    )
 
 
 def environment(root: Path) -> dict[str, str]:
