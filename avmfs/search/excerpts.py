@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
@@ -88,6 +89,22 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
         if (cut := shorten(rest, room, counter)) and counter.count(f"… {cut}") <= tokens:
             return f"… {cut}"
     return ""
+
+
+def widened(short: str, text: str, tokens: int, counter: TokenCounter) -> str:
+    """``short``, an excerpt of the end of ``text``, with as many of the sentences before it as take ``tokens`` more at
+    most, with the indents of their lines. Another excerpt is left as it is."""
+    rest = short.removeprefix("… ")
+    if rest == short or not text.endswith(rest):
+        return short
+
+    def cost(start: int) -> int:
+        return counter.count(text[start:].lstrip().replace("\n", "\n  "))
+
+    start = len(text) - len(rest)
+    before, most = [each for each in _starts(text, len(text)) if 0 < each < start], cost(start) + tokens
+    starts = [*before, start]
+    return "… " + text[starts[bisect_left(before, True, key=lambda each: cost(each) <= most)] :].lstrip()
 
 
 def _starts(text: str, room: int) -> Iterator[int]:

@@ -12,7 +12,6 @@ nonce, which no note can know.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,9 +23,9 @@ from typing import Final, NamedTuple
 
 from avmfs import calls, paths
 from avmfs.node import notice, signed
-from avmfs.search.duplicates import gist, glance, opposed
+from avmfs.search.duplicates import glance, repeated
 from avmfs.search.engine import Scored
-from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line
+from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, widened
 from avmfs.search.forms import Around, Form, Quoted, closing, door_of
 from avmfs.text.tokens import TokenCounter
 
@@ -41,7 +40,6 @@ FIRST: Final = 10
 """Who gets more than so many tokens may not read to the end: so many items come first, whatever their group."""
 
 ALSO: Final = 3  # handles of the others that are named
-ORDERS: Final = 3  # of the same words with which a text is compared: to align two of 200 words takes a millisecond
 
 SEEN: Final = 30
 """So many of the best items are looked at for what they have in common: whatever the budget, so that a larger one does
@@ -196,11 +194,15 @@ def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Fou
 def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
     """The answer, if any fits."""
     units, room = _by_price(items), frame.budget
-    while (found := _choose(units, frame, counter, room))[0]:
-        settled = _settle(found[0], frame, counter, found[1])
+    while chosen := (found := _choose(units, frame, counter, room))[0]:
+        left = (room - found[1]) // max(sum(item.cut for item in chosen), 1)
+        for at, item in enumerate(chosen):
+            if item.cut:
+                chosen[at] = item._replace(text=widened(item.text, _clean(item.scored.hit.text), left, counter))
+        settled = _settle(chosen, frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
-            said = sum(len(item.text) for item in found[0])
-            return _Found(settled, said, any(item.cut for item in found[0]))
+            said = sum(len(item.text) for item in chosen)
+            return _Found(settled, said, any(item.cut for item in chosen))
         room -= 1 if settled is None else settled.tokens - frame.budget  # joined, parts may cost a token more
     return None
 
@@ -471,9 +473,7 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
         if not (text := _clean(scored.hit.text)):
             continue
         rivals = alike.setdefault(glance(text), [])
-        said = gist(text) if rivals else None
-        in_words = (at for at in rivals if said == gist(kept[at].text))
-        same = next((at for at in itertools.islice(in_words, ORDERS) if not opposed(text, kept[at].text)), None)
+        same = repeated(text, ((at, kept[at].text) for at in rivals))
         if same is None:
             rivals.append(len(kept))
             kept.append(_Item(scored, len(kept), text, counter.count(text)))

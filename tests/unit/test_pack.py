@@ -741,6 +741,16 @@ def test_an_excerpt_is_of_the_sentence_with_most_of_the_words() -> None:
     assert "bought" in excerpt("It rained. " * 40 + "We bought a kiln. " + "It rained. " * 40, 20, ["buy"], COUNTER)
 
 
+def test_an_excerpt_of_the_end_has_as_much_before_it_as_nothing_else_has_room_for() -> None:
+    said = ["It rained all day long."] * 8 + ["The zebra crossed the river.", "Then it rained again."]
+    note, lion = scored(1, "\n".join(said)), scored(2, "A lion slept under the old acacia until the evening.")
+    for budget in range(60, 80):
+        found = packed([note], budget, COUNTER, nonce="482913", terms=("zebra",))
+        assert found.tokens > budget - 12 and f"… {said[0]}\n" in found.text and said[-1] in found.text
+        both = packed([note, lion], budget, COUNTER, nonce="482913", terms=("zebra",)).text
+        assert "zebra" in both and (budget < 70 or lion.hit.text in both)
+
+
 @pytest.mark.parametrize(
     ("before", "said", "after"), [("filler ", "the zebra sleeps ", "filler "), ("水", "斑马", "山")]
 )
