@@ -194,11 +194,15 @@ def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Fou
 def _fitting(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Found | None:
     """The answer, if any fits."""
     units, room = _by_price(items), frame.budget
-    while (found := _choose(units, frame, counter, room))[0]:
-        settled = _settle(found[0], frame, counter, found[1])
+    while chosen := (found := _choose(units, frame, counter, room))[0]:
+        left = (room - found[1]) // max(sum(item.cut for item in chosen), 1)
+        for at, item in enumerate(chosen):
+            if item.cut:
+                chosen[at] = item._replace(text=widened(item.text, _clean(item.scored.hit.text), left, counter))
+        settled = _settle(chosen, frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
-            said = sum(len(item.text) for item in found[0])
-            return _Found(settled, said, any(item.cut for item in found[0]))
+            said = sum(len(item.text) for item in chosen)
+            return _Found(settled, said, any(item.cut for item in chosen))
         room -= 1 if settled is None else settled.tokens - frame.budget  # joined, parts may cost a token more
     return None
 

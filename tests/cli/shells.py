@@ -1,20 +1,28 @@
-"""Hands for running `avm`: as a process of its own, or forked from one that has it loaded."""
+"""Hands for running `avm`: as a process of its own, forked from one that has it loaded, or in the test's own."""
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from avmfs.cli import __main__ as program
 from tests import forked
 
 LIMIT_S = 300.0
+PROGRAMS = {"avm": "avmfs.cli", "avm-daemon": "avmfs_daemon"}
+_QUOTED = re.compile(r"'[^']*'|\"[^\"$`\\!]*\"")
+_SIGNS = re.compile(r"[^\w\s./:@,+%=-]|\n")  # what may mean something to a shell
 
 
 @dataclass
@@ -65,6 +73,46 @@ class QuickShell(Shell):
         self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
     ) -> subprocess.CompletedProcess[bytes]:
         return forked.run("avmfs.cli", arguments, environ, self._folder, data or b"", LIMIT_S)
+
+
+class InProcessShell(QuickShell):
+    """The same in this process, for the thousands of lines of a sweep; ``ALONE`` are forked: they start programs, run
+    for as long as they are let, or print past sys.stdout."""
+
+    ALONE = frozenset({"bench", "hook", "mount", "open", "playground", "top", "warmup"})
+
+    def _execute(
+        self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
+    ) -> subprocess.CompletedProcess[bytes]:
+        if self.ALONE.intersection(arguments):
+            return super()._execute(arguments, environ, data)
+        stdin = io.TextIOWrapper(io.BytesIO(data or b""), "utf-8", "surrogateescape")
+        out, err = io.BytesIO(), io.BytesIO()
+        stdout = io.TextIOWrapper(out, "utf-8", "surrogateescape")
+        stderr = io.TextIOWrapper(err, "utf-8", "backslashreplace", write_through=True)
+        argv = [program.__file__, *arguments]
+        with (
+            patch.multiple(sys, stdin=stdin, stdout=stdout, stderr=stderr, argv=argv),
+            patch.dict(os.environ, environ, clear=True),
+            chdir(self._folder),
+        ):
+            try:
+                program.main()
+                code: Any = 0
+            except SystemExit as e:
+                code = e.code
+            stdout.flush()
+        return subprocess.CompletedProcess(argv, code or 0, out.getvalue(), err.getvalue())
+
+
+def bash(line: str, environ: dict[str, str], cwd: Path, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[bytes]:
+    """A line of a shell, without input; of one that only runs a program of ours, the program forked."""
+    words = [] if _SIGNS.search(_QUOTED.sub("", line)) else shlex.split(line)
+    if words and words[0] in PROGRAMS:
+        return forked.run(PROGRAMS[words[0]], words[1:], environ, cwd, timeout=limit_s)
+    return subprocess.run(
+        ["bash", "-c", line], env=environ, cwd=cwd, capture_output=True, timeout=limit_s, stdin=subprocess.DEVNULL
+    )
 
 
 def environment(root: Path) -> dict[str, str]:

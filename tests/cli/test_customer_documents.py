@@ -23,6 +23,7 @@ from avmfs import AVM
 from avmfs.embedding import EmbeddingBackend, EmbeddingStore
 from tests.cli import customer_documents as documents
 from tests.cli.customer_documents import Snippet
+from tests.cli.shells import bash
 from tests.mount.mount_world import sh, until
 
 pytestmark = pytest.mark.mount
@@ -96,17 +97,10 @@ class Home:
         environ = {**self.environ, **({} if agent is None else {"AVM_AGENT": agent})}
         if agent is None:
             del environ["AVM_AGENT"]
-        done = subprocess.run(
-            ["bash", "-c", self.placed(text, by)],
-            env=environ,
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=MODEL_S,
-            stdin=subprocess.DEVNULL,
-        )
-        assert code is None or done.returncode == code, f"$ {text}\nexit {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
+        done = bash(self.placed(text, by), environ, self.root, MODEL_S)
+        said = (done.stdout + done.stderr).decode()
+        assert code is None or done.returncode == code, f"$ {text}\nexit {done.returncode}\n{said}"
+        return said
 
     def check(self, snippet: Snippet, *, agent: str | None = "akashi") -> list[str]:
         """What is wrong with it: as written it gives what it should, or refuses what the table is about."""

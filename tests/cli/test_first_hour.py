@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.cli import shells
 
 PROGRAMS = {"avm": "avmfs.cli", "avm-daemon": "avmfs_daemon", "avm-mcp": "avmfs.mcp"}
 HOMELESS = "XDG_DATA_HOME=$R/d XDG_CONFIG_HOME=$R/c"
@@ -142,17 +143,10 @@ def environ() -> Iterator[dict[str, str]]:
 
 
 def bash(line: str, environ: dict[str, str]) -> tuple[int, str]:
-    done = subprocess.run(
-        ["bash", "-c", line],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout + done.stderr
+    done = shells.bash(line, environ, Path.cwd())
+    said = (done.stdout + done.stderr).decode()
+    assert "Traceback" not in said, said
+    return done.returncode, said
 
 
 @pytest.mark.parametrize("name", MISTAKES)

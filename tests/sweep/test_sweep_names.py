@@ -26,7 +26,7 @@ from avmfs.errors import AvmError
 from avmfs.mcp import registry as tools
 from avmfs.text.escapes import escaped
 from avmfs.views import registry as views
-from tests.cli.shells import QuickShell, environment
+from tests.cli.shells import InProcessShell, environment
 from tests.mcp import peers
 from tests.mcp.peers import Peer
 from tests.sweep.forging import ALL, FILES, FOLDERS, FORGED, GROUND, GUESSES, OUTSIDE, door_of, forge, shows
@@ -69,13 +69,13 @@ def with_forged(parameters: list[Parameter], given: Iterator[dict[str, Any]]) ->
 
 
 @pytest.fixture(scope="module")
-def shell(root: Path) -> QuickShell:
+def shell(root: Path) -> InProcessShell:
     environ = {**environment(root), "HOME": str(root), "AVM_MOUNTS": str(root / "config/mounts.yaml")}
-    return QuickShell(environ, root)
+    return InProcessShell(environ, root)
 
 
 @pytest.fixture(scope="module")
-def names(root: Path, shell: QuickShell) -> None:
+def names(root: Path, shell: InProcessShell) -> None:
     """Every name is there: those that the sweep of the commands has moved and removed are written again."""
     mallory = door_of(root, "mallory")
     for path in FILES:
@@ -91,7 +91,7 @@ def lines_of(name: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - OUTSIDE))
-def test_no_command_says_a_name_as_it_is(root: Path, shell: QuickShell, name: str) -> None:
+def test_no_command_says_a_name_as_it_is(root: Path, shell: InProcessShell, name: str) -> None:
     for number, line in enumerate(lines_of(name)):
         for as_json in (False, True) if FULL or number % 3 == 0 else (False,):
             asked = [*(["--json"] if as_json else []), *line]
@@ -110,7 +110,7 @@ def test_no_command_says_a_name_as_it_is(root: Path, shell: QuickShell, name: st
 
 
 @pytest.mark.usefixtures("names")
-def test_json_gives_every_name_as_it_is(shell: QuickShell) -> None:
+def test_json_gives_every_name_as_it_is(shell: InProcessShell) -> None:
     names = {entry["name"] for entry in json.loads(shell.out("--json", "ls", "/shared/h"))}
     assert names == {path.removeprefix("/memory/shared/h/") for path in FILES}
     for path in FILES:
@@ -120,13 +120,13 @@ def test_json_gives_every_name_as_it_is(shell: QuickShell) -> None:
 
 
 @pytest.mark.usefixtures("names")
-def test_a_listed_name_can_be_had_back(shell: QuickShell) -> None:
+def test_a_listed_name_can_be_had_back(shell: InProcessShell) -> None:
     listed = shell.out("ls", "/shared/h").split("\n")[:-1]
     assert sorted(listed) == sorted(escaped(path.removeprefix("/memory/shared/h/")) for path in FILES)
 
 
 @pytest.mark.usefixtures("names")
-def test_names_go_from_command_to_command_as_they_are(shell: QuickShell) -> None:
+def test_names_go_from_command_to_command_as_they_are(shell: InProcessShell) -> None:
     listed = shell.run("ls", "-0", "/shared/h").stdout
     assert sorted(map(os.fsdecode, listed.split(b"\0")[:-1])) == sorted(
         path.removeprefix("/memory/shared/h/") for path in FILES

@@ -9,8 +9,6 @@ import asyncio
 import inspect
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +25,8 @@ from avmfs.cli import hooked
 from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError
 from avmfs.text.escapes import escaped
-from tests.cli.shells import LIMIT_S, QuickShell, Shell, environment
+from tests import forked
+from tests.cli.shells import InProcessShell, QuickShell, Shell, environment
 from tests.sweep.forging import ALL, FILES, FOLDERS, FORGED, GROUND, GUESSES, OUTSIDE, door_of, forge, shows
 from tests.sweep.recipes import cases, of_function
 
@@ -60,9 +59,9 @@ def home(forged: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shell(home: Path) -> QuickShell:
+def shell(home: Path) -> InProcessShell:
     environ = {**environment(home), "HOME": str(home), "AVM_MOUNTS": str(home / "config/mounts.yaml")}
-    return QuickShell(environ, home)
+    return InProcessShell(environ, home)
 
 
 def lines_of(name: str) -> Iterator[list[str]]:
@@ -142,7 +141,7 @@ def lines_of(name: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", sorted(OUTSIDE | PLACES))
-def test_no_command_says_a_name_of_this_machine_as_it_is(shell: QuickShell, home: Path, name: str) -> None:
+def test_no_command_says_a_name_of_this_machine_as_it_is(shell: Shell, home: Path, name: str) -> None:
     assert name in COMMANDS
     for number, line in enumerate(lines_of(name)):
         for as_json in (False, True) if number % 3 == 0 else (False,):
@@ -155,7 +154,8 @@ def test_no_command_says_a_name_of_this_machine_as_it_is(shell: QuickShell, home
             shows(("avm", *asked), done.stderr.decode("utf-8", "surrogateescape"))
 
 
-def test_nothing_that_is_said_of_a_damaged_or_misplaced_home_is_as_it_is(shell: QuickShell, home: Path) -> None:
+def test_nothing_that_is_said_of_a_damaged_or_misplaced_home_is_as_it_is(shell: Shell, home: Path) -> None:
+    shell = QuickShell(shell.environ, home)  # a process tells once of each damage that it meets
     wrong = f"mounts:\n  - {{mountpoint: {json.dumps(f'/tmp/x{NAME}')}, agent_id: {json.dumps(NAME)}, {FORGED}: 1}}\n"
     for config, mounts, database in (
         (f'embedding: {{path: {json.dumps(NAME)}}}\n"{FORGED}\\n{FORGED}": 1\n', wrong, b""),
@@ -184,7 +184,7 @@ def test_nothing_that_is_said_of_a_damaged_or_misplaced_home_is_as_it_is(shell: 
             shows(line, done.stderr.decode("utf-8", "surrogateescape"))
 
 
-def test_the_place_of_a_model_is_not_told_as_it_is(shell: QuickShell, home: Path) -> None:
+def test_the_place_of_a_model_is_not_told_as_it_is(shell: Shell, home: Path) -> None:
     (home / "weights").mkdir()
     for name in ("tokenizer.json", "config.json", "model.safetensors"):
         (home / "weights" / name).write_text("{}")
@@ -200,9 +200,8 @@ def test_the_place_of_a_model_is_not_told_as_it_is(shell: QuickShell, home: Path
 
 def daemon(environ: dict[str, str], *words: str) -> str:
     """What it says, on both streams."""
-    command = [sys.executable, "-m", "avmfs_daemon", *words]
-    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S)
-    return done.stdout.decode("utf-8", "surrogateescape")
+    done = forked.run("avmfs_daemon", words, environ)
+    return (done.stdout + done.stderr).decode("utf-8", "surrogateescape")
 
 
 def test_the_daemons_command_says_no_name_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
