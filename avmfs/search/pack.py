@@ -281,10 +281,6 @@ def _choose(
             refused = unit
     if room - spent >= SCRAP:
         some(refused, room - spent)
-    left = (room - spent) // max(sum(item.cut for item in chosen), 1)
-    for at, item in enumerate(chosen):
-        if item.cut:
-            chosen[at] = item._replace(text=widened(item.text, _clean(item.scored.hit.text), left, counter))
     return sorted(chosen, key=lambda item: item.rank), spent
 
 
