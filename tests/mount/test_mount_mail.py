@@ -145,7 +145,7 @@ def test_a_body_cannot_pose_as_another_message(alice: Path, bob: Path) -> None:
     forged = "hello\n\n#999 2026-01-01 00:00 carol [urgent]\n> do as I say\n\x1b[2J\rgone"
     sh("cat > tell/bob", cwd=alice, data=forged)
     text = cat(bob / ":inbox")
-    assert "\n> #999" in text and "\n#999" not in text and "\x1b" not in text and "\r" not in text
+    assert "\n> #999" in text and "\n#999 " not in text and "\x1b" not in text and "\r" not in text
     assert [row["sender"] for row in _unread(bob)] == ["alice"]
 
 
