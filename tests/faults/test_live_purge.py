@@ -34,6 +34,14 @@ def nowhere(daemon: Daemon) -> bool:
 
 
 @pytest.mark.logs("after its last flush are lost")
+def left_of(descriptor: int) -> bytes:
+    """What can still be read of a file that was open when it went."""
+    try:
+        return os.pread(descriptor, 9000, 0)
+    except OSError:
+        return b""
+
+
 def test_a_file_that_another_mount_has_open_is_gone_for_it_too_and_is_nowhere(daemon: Daemon, root: Path) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
@@ -48,11 +56,7 @@ def test_a_file_that_another_mount_has_open_is_gone_for_it_too_and_is_nowhere(da
         done = avm(daemon, "purge", f"/shared/{SECRET}.md", "--yes")
         assert (done.returncode, done.stdout) == (0, "1 purged\n"), done.stderr
         assert nowhere(daemon)
-        try:
-            left = os.pread(opened.fileno(), 9000, 0)
-        except OSError:
-            left = b""
-        assert SECRET.encode() not in left
+        assert SECRET.encode() not in left_of(opened.fileno())
         assert not his.exists() and not hers.exists()
         try:
             writing.write(b"more")
@@ -84,11 +88,7 @@ def test_what_was_saved_over_while_another_mount_has_it_open_is_nowhere_either(d
         done = avm(daemon, "purge", "/shared/s.md", "--yes")
         assert (done.returncode, done.stdout) == (0, "1 purged\n"), done.stderr
         assert nowhere(daemon)
-        try:
-            left = os.pread(opened.fileno(), 9000, 0)
-        except OSError:
-            left = b""
-        assert SECRET.encode() not in left
+        assert SECRET.encode() not in left_of(opened.fileno())
     daemon.command("stop")
     assert nowhere(daemon)
 

@@ -38,6 +38,7 @@ _CARRIED = (
     "select distinct node from log where document in (select value from json_each(?))"
     f" and not exists ({_IN_THE_TREE.format('log.node')})"
 )
+_UNLINKED = "select id from node where id in (select value from json_each(?))"
 _LAST = "select node, document, max(seq) from log where node in (select value from json_each(?)) group by node"
 # Documents that have ended and were carried by a node before it carried one of ?2, which got their bytes: files that
 # were saved over others. Or by none but the nodes ?1: an editor's backups of what it saved.
@@ -80,8 +81,9 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
         tx.states = states
     gone |= _stood(tx, directories)
     others = _lineage(tx, gone, found)
-    if unlinked := {each for each in gone if tx.db.execute("select 1 from node where id = ?", (each,)).get}:
-        last: list[Any] = tx.db.execute(_LAST, _json(unlinked)).fetchall()
+    unlinked: list[Any] = tx.db.execute(_UNLINKED, _json(gone)).fetchall()
+    if unlinked:
+        last: list[Any] = tx.db.execute(_LAST, _json({node for (node,) in unlinked})).fetchall()
         for node, document, _ in last:
             if document in found:
                 _release(tx, node)
