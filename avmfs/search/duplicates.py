@@ -49,8 +49,9 @@ _SPELT: Final = re.compile(r"[^\W_]+")
 _INNER: Final = re.compile(r"(?<=[\w,;)] )[A-Z][^\W_]*")  # a name: no first word of a sentence
 _CAPITAL: Final = re.compile(r"\b[^\W\d_]\w*")
 _DENIAL: Final = re.compile(
-    r"\b(?:not|no|never|none|nobody|without|cannot|\w+n['’]t|nicht|kein\w*|nie|ohne|jamais|sans|nunca|sin|не|нет|без)\b"
-    r"|[不没未]|لا|بدون",
+    r"\b(?:not|no|never|none|nobody|without|cannot|\w+n['’]t|nicht|kein\w*|nie|ohne|jamais|sans|nunca|sin|не|нет|без"
+    r"|only|nur|seulement|sólo|solo|только)\b"  # which denies all others
+    r"|[不没未只]|لا|بدون|فقط",
     re.IGNORECASE,
 )
 
@@ -61,7 +62,7 @@ half the cost of an answer. A passage has a thousand characters at most, as a ru
 Step = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 # "out" tells of "in", and "off" of "on".
-_TELLING: Final = _PLACES - {"in", "on"} | frozenset(("nor", "all", "some", "most", "many", "few", "only"))
+_TELLING: Final = _PLACES - {"in", "on"} | frozenset(("nor", "all", "some", "most", "many", "few"))
 # Figures, and signs that make them, or what stands on either side, another thing. One expression, and a set of what it
 # may begin with: it looks at each text that is handed out.
 _FIGURES: Final = re.compile(
@@ -111,7 +112,8 @@ def _differs(one: str, other: str) -> bool:
         return False
     if replaced and sorted(mine) == sorted(theirs):
         return True
-    for gone, come in (([*filter(says, was)], [*filter(says, now)]) for was, now in replaced):
+    named = {word.casefold() for text in (one, other) for word in _INNER.findall(text)} - {"i"}  # "May", "gate B"
+    for gone, come in (([word for word in side if word in named or says(word)] for side in pair) for pair in replaced):
         if max(len(gone), len(come)) <= _IN_PLACE and {*gone} - {*theirs} and {*come} - {*mine}:
             return True
     return False
