@@ -104,7 +104,7 @@ def is_as_opened(handle: VirtualHandle) -> bool:
 def plain_progress(handle: VirtualHandle) -> list[Any]:
     """How far a handle has got; changes with what is done to it."""
     if isinstance(handle, ViewHandle):
-        return [handle.ended, handle.applied, handle.undo]
+        return [handle.ended, handle.applied, handle.undo, handle.refused]
     if isinstance(handle, MailHandle):
         return [handle.ended, handle.refused]
     if isinstance(handle, LiveHandle):
@@ -121,7 +121,9 @@ def set_progress(handle: VirtualHandle, values: list[Any], data: bytes) -> None:
         return
     handle.ended = values[0]
     if isinstance(handle, ViewHandle):
-        handle.applied, handle.undo = (*values[1:], None)[:2]  # a predecessor of an older version knew of none
+        handle.applied, handle.undo, handle.refused = (*values[1:], None, False)[:3]  # older versions knew of fewer
+        if handle.refused:
+            handle.refuse()
     elif isinstance(handle, MailHandle):
         (handle.refused,) = values[1:]
 

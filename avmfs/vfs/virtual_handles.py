@@ -12,7 +12,7 @@ import threading
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import AvmError, BadHandle, Denied, Invalid, NotFound, OverQuota, from_wire
+from avmfs.errors import AvmError, BadHandle, Denied, Invalid, OverQuota, from_wire
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
@@ -83,11 +83,12 @@ class VirtualHandle:
         with self.lock, Remembering(self.memory, every=True):
             if len(self.written) + len(data) > WRITE_LIMIT:
                 raise OverQuota(f"a view takes {WRITE_LIMIT} bytes")
+            before = len(self.written)
             self.written += data
             try:
                 self.took(len(data))
             except BaseException:
-                del self.written[len(self.written) - len(data) :]
+                del self.written[before:]
                 raise
         return len(data)
 
@@ -116,7 +117,7 @@ class VirtualHandle:
 
 
 class ViewHandle(VirtualHandle):
-    """A view of one node."""
+    """A view of one node. Text that is refused is no part of what is written next, nor is its beginning applied."""
 
     def __init__(
         self,
@@ -136,6 +137,7 @@ class ViewHandle(VirtualHandle):
         self.name = name
         self.applied: int | None = None
         self.undo: str | None = None
+        self.refused = False  # as what has come since is none
         parameters = name.parameters()
         if rendered is not None:
             self.rendered = rendered
@@ -145,13 +147,14 @@ class ViewHandle(VirtualHandle):
             raise Invalid(f":{view.name}: parameters are for reading")
 
     def took(self, count: int) -> None:
+        self.refused = False
         self._take(done=False)
 
     def flush(self) -> None:
         with self.lock, Remembering(self.memory, every=True):
             if not self.writable or self.applied == len(self.written):
                 return
-            if self.written or self.view.empty_write:
+            if self.written or (self.view.empty_write and not self.refused):
                 self._take(done=True)
 
     def touch(self) -> None:
@@ -172,11 +175,17 @@ class ViewHandle(VirtualHandle):
                 if self.applied != 0 or self.view.check is not None:
                     self._apply(text)
                 self.applied = len(self.written)
-        except Invalid:
-            if self.applied == 0 and self.undo is not None:
+        except BaseException as e:
+            self.refuse()
+            if isinstance(e, Invalid) and self.applied == 0 and self.undo is not None:
                 self._apply(self.undo)
                 self.undo = None
             raise
+
+    def refuse(self) -> None:
+        """Forget what has come since text was applied."""
+        self.refused = True
+        del self.written[self.applied or 0 :]
 
     def _apply(self, text: str) -> None:
         if self.view.write is None:
@@ -249,15 +258,13 @@ class MailHandle(VirtualHandle):
 
     def flush(self) -> None:
         with self.lock, Remembering(self.memory, every=True):
-            if self.written and not self.refused:
-                text = self.text().removesuffix("\n")
-                try:
+            try:
+                if self.written and not self.refused:
+                    text = self.text().removesuffix("\n")
                     self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
-                except (Denied, Invalid, NotFound, OverQuota):
-                    self.written.clear()
-                    raise
-            self.written.clear()
-            self.refused = 0
+            finally:  # whoever is told that it could not be sent sends it again
+                self.written.clear()
+                self.refused = 0
 
 
 class QuestionHandle(VirtualHandle):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from avmfs import handover as kept
-from avmfs.errors import Invalid, NotFound, OverQuota
+from avmfs.errors import Invalid, NoSpace, NotFound, OverQuota
 from avmfs.fuse import protocol as p
 from avmfs.fuse.entry_cache import EntryCache
 from avmfs.fuse.file_ops import FileOps
@@ -261,6 +261,22 @@ def test_what_a_mailbox_has_refused_or_sent_is_no_part_of_the_next_message(world
         message(6, last)
     successor = Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)).handles[fh]
     assert isinstance(successor, MailHandle) and successor.text() == ""
+
+
+def test_what_could_not_be_sent_is_no_part_of_the_next_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob = world.agent("alice").memory, world.agent("bob").memory
+    handle = MailHandle(alice, b"bob")
+    handle.write(0, b"one\n")
+
+    def full(*message: Any, **more: Any) -> None:
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(NoSpace):
+        patched.setattr(Memory, "tell", full)
+        handle.flush()
+    handle.write(0, b"two\n")
+    handle.flush()
+    assert [each.body for each in bob.inbox()] == ["two"]
 
 
 def test_the_removal_of_a_question_that_is_sent_again_has_been_done(world: World) -> None:

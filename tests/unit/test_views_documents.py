@@ -12,6 +12,8 @@ from avmfs import views
 from avmfs.access import Policy
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.node import Node
+from avmfs.vfs import handover
+from avmfs.vfs.virtual_handles import VirtualHandle
 from tests.unit.views_fixtures import World, opened
 
 NOTE = "/shared/note.md"
@@ -175,6 +177,30 @@ def test_bad_tags_are_refused_and_change_nothing(world: World, text: str) -> Non
     with pytest.raises(Invalid):
         alice.echo(text, f"{NOTE}:tags")
     assert alice.cat(f"{NOTE}:tags") == "x\n"
+
+
+@pytest.mark.parametrize("end", ["at once", "at close"])
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_of_text_that_is_refused_nothing_is_applied_nor_part_of_the_next(
+    world: World, end: str, taken_over: bool
+) -> None:
+    alice = world.agent("alice")
+    alice.echo("x\n", f"{NOTE}:tags")
+    handle: VirtualHandle = alice.to_write(f"{NOTE}:tags")
+    known, begun = handover.plain_handle(handle), ",".join("y" * 60 for _ in range(80)).encode()
+    assert handle.write(0, begun) == len(begun) > 4096  # not yet looked at: more may come
+    with pytest.raises(Invalid):
+        handle.write(0, b",\x1b" + b"\n" * (end == "at once"))
+        handle.flush()
+    if taken_over:
+        progress, handle = handover.plain_progress(handle), handover.handle_from(alice.memory, known)
+        handover.set_progress(handle, [False, None, None, False], begun)
+        handover.set_progress(handle, progress, b"")
+    handle.flush()  # as the writer is done
+    assert alice.cat(f"{NOTE}:tags") == "x\n"
+    handle.write(0, b"z\n")
+    handle.flush()
+    assert alice.cat(f"{NOTE}:tags") == "z\n"
 
 
 # :links ----------------------------------------------------------------------------------------------------
