@@ -30,8 +30,10 @@ def is_url(text: object) -> bool:
 def located(
     environ: Mapping[str, str], db: str | os.PathLike[str] | None, config: str | os.PathLike[str] | None
 ) -> Paths:
-    """Where everything is, with what a caller names laid over the environment. Raises Invalid for a configuration
-    file that a caller names and that is not there: defaults would be another policy."""
+    """Where everything is, with what a caller names laid over the environment. Raises Invalid for an empty name, and
+    for a configuration file that a caller names and that is not there: defaults would be another policy."""
+    if db is not None and not os.fspath(db):
+        raise Invalid("an empty name of a database")
     if config is not None and not os.path.isfile(config):
         raise Invalid("no such configuration file", os.fspath(config))
     named = {"AVM_DB": db, "AVM_CONFIG": config}

@@ -188,8 +188,14 @@ class _Lazy(click.Group):
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {guess[0]}?")
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)  # which prints --help and --version
+        except BrokenPipeError:  # the reader has gone (head): no error, which click makes it
+            raise click.exceptions.Exit(OK) from None
+
     def invoke(self, ctx: click.Context) -> Any:
-        with contextlib.suppress(BrokenPipeError):  # the reader has gone (head): no error, which click makes it
+        with contextlib.suppress(BrokenPipeError):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -74,6 +74,8 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     """Write mounts.yaml for AGENTS (alice and bob, if none are named) and an example config.yaml, and say what comes
     next. What is there already stays as it is."""
     where = locations()
+    if not root:
+        raise Invalid("--root: an empty name of a directory")
     root = root if root.startswith(("~", "$", "/")) else os.path.abspath(root)
     names = [check_agent_id(name) for name in agents or ("alice", "bob")]
     if len({*names}) < len(names):

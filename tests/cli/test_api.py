@@ -312,6 +312,8 @@ def test_what_is_read_knows_its_path(alice: AVM) -> None:
 def test_a_named_configuration_that_is_not_there_is_refused(alone: Shell) -> None:
     with pytest.raises(Invalid, match=r"none\.yaml"):
         AVM(agent="alice", config="/tmp/none.yaml", environ=alone.environ)
+    with pytest.raises(Invalid, match="empty name of a database"):  # no directory that happens to be the current one
+        AVM("", agent="alice", environ=alone.environ)
 
 
 def test_a_context_manager_closes(alone: Shell, tmp_path: Path) -> None:

@@ -445,8 +445,10 @@ def test_a_reader_that_goes_away_is_no_error(avm: Shell) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # before the first byte
     with open(writing, "wb") as out:
-        gone = [sys.executable, "-m", "avmfs.cli", "read", "/private/long.txt"]
-        assert subprocess.run(gone, env=done_as, stdout=out, timeout=LIMIT_S).returncode == 0
+        for gone in (["read", "/private/long.txt"], ["--help"], ["--version"], ["read", "--help"]):
+            command = [sys.executable, "-m", "avmfs.cli", *gone]
+            done = subprocess.run(command, env=done_as, stdout=out, stderr=subprocess.PIPE, timeout=LIMIT_S)
+            assert (done.returncode, done.stderr) == (0, b""), gone
 
 
 def test_init(alone: Shell, tmp_path: Path) -> None:
@@ -513,6 +515,7 @@ def test_init_writes_nothing_for_a_root_that_cannot_be_used(tmp_path: Path) -> N
         for more in ([], ["--dry-run"]):
             said = shell.complaint("init", "alice", "--root", "/srv/a$no_such_b", *more, code=2, agent=None)
             assert "mounts[0].mountpoint: $no_such_b is not set" in said
+            assert "--root" in shell.complaint("init", "alice", "--root", "", *more, code=2, agent=None)
         assert [each.name for each in (where / "config").iterdir()] == ["config.yaml"]
 
 
