@@ -234,6 +234,9 @@ class Sync:
                         self._bytes[f"there {name}"] = data = exporting.contents(self._door, each["path"])
                     except NotFound:
                         continue
+                    except Busy as e:  # somebody writes to it all the time
+                        self._report.refused.append(Refusal(name, e.reason))
+                        continue
                     known = _digest(data)
                 found[name] = known, each["seq"]
                 self._moments[f"there {name}"] = each["mtime"]
@@ -254,9 +257,7 @@ class Sync:
         return any(each.where == name or name.startswith(f"{each.where}/") for each in self._report.refused)
 
     def _wanted(self, name: str) -> bool:
-        parts = name.split("/")
-        hidden = any(part.startswith(".") for part in parts)
-        return not hidden and any(fnmatch.fnmatchcase(parts[-1], glob) for glob in self._names)
+        return "/." not in f"/{name}" and any(fnmatch.fnmatchcase(os.path.basename(name), glob) for glob in self._names)
 
     def _mine(self, name: str) -> bytes:
         return self._bytes[f"here {name}"]
@@ -335,9 +336,7 @@ class Sync:
                 return False
         except FileNotFoundError:
             return False
-        for folder in to.parents:
-            if folder == self._folder:
-                break
+        for folder in itertools.takewhile(lambda each: each != self._folder, to.parents):
             try:
                 folder.rmdir()
             except OSError:
@@ -430,7 +429,8 @@ class Sync:
         then: one that power loss has emptied, taken or put back would be an edit to the next sync."""
         changed = {name for name, _ in steps}
         alike = {name: each for name, each in there.items() if name not in changed and here.get(name) == each[0]}
-        waiting = {name: each for name, each in self._base.items() if name in changed and name not in self._agreed}
+        undone = {name for name in self._base if name in changed or self._refused(name)} - self._agreed.keys()
+        waiting = {name: self._base[name] for name in undone}
         made = {name: (digest, 0) for name, digest in self._agreed.items() if digest is not None}
         before, self._base, self._agreed = self._base, {**waiting, **alike, **made}, {}
         self._on_disk([name for name, each in self._base.items() if before.get(name, ("", 0))[0] != each[0]])

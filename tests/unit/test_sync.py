@@ -134,6 +134,27 @@ def test_what_cannot_be_read_of_the_folder_is_listed_and_left_alone_on_both_side
     monkeypatch.undo()
     assert (folder / "sub" / "a.md").read_text() == "one\n" and there(world)["sub/a.md"] == b"two\n"
     assert here(folder)["b.md"] == here(folder)["gone/a.md"] == b"two\n"
+    assert synced(world, folder) == Synced(to_folder=["sub/a.md"]), "and is no conflict later"
+
+
+def test_a_file_that_somebody_writes_to_all_the_time_holds_up_no_other(world: World, folder: Path) -> None:
+    world.agent("alice").put(f"{ROOT}/log.md", "one\n")
+    synced(world, folder)
+
+    class Writing(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if method == "read" and arguments["path"] == f"{ROOT}/log.md":
+                raise Busy("it changes faster than it is read")
+            return super().call(method, **arguments)
+
+    for name in ("log.md", "new.md"):
+        world.agent("alice").put(f"{ROOT}/{name}", "two\n")
+    (folder / "here.md").write_text("here\n")
+    report = synced(world, folder, Writing(world.agent("alice").memory))
+    assert report.refused == [Refusal("log.md", "it changes faster than it is read")]
+    assert here(folder) == {"log.md": b"one\n", "there.md": b"there\n", "new.md": b"two\n", "here.md": b"here\n"}
+    assert synced(world, folder).to_folder == ["log.md"]
+    assert here(folder) == there(world)
 
 
 def test_a_folder_that_cannot_be_read_at_all_is_not_an_empty_one(
