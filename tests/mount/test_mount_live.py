@@ -510,7 +510,8 @@ def test_what_a_source_refuses_is_the_error_of_close_and_fsync(live: Path, alice
 
 
 SLOWLY = """
-import os, sys, threading
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts behind itself ignores it
 file = os.open(sys.argv[1], os.O_RDWR)
 if sys.argv[2] != "truncate":
     os.write(file, b"slow")

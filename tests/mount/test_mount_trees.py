@@ -51,10 +51,11 @@ def test_every_step_on_a_tree_is_seen_on_every_mount(world: World, place: Place,
         for name, each in (("A", tops), ("B", tops), ("C", tops[::-1])):
             workers.append(stack.enter_context(_working(each, name)))
             stack.callback(workers[-1].kill)
-        deadline, kills = time.monotonic() + SECONDS + LIMIT_S, 0
+        end, kills = time.monotonic() + SECONDS, 0
         while any(worker.poll() is None for worker in workers):
-            assert time.monotonic() < deadline, "a worker hangs"
-            kills += _kill_mounts(world) if killed else 0
+            assert time.monotonic() < end + LIMIT_S, "a worker hangs"
+            if killed and (time.monotonic() < end or kills < SECONDS):  # then they get on on a busy machine too
+                kills += _kill_mounts(world)
             time.sleep(KILL_EVERY_S)
         assert (kills >= SECONDS) == killed
         for worker in workers:
