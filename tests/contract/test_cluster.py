@@ -91,6 +91,18 @@ def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: Memo
         cluster.init(a, log, "a")
 
 
+def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    path, asked = tmp_path / "a" / "avm.db", {"path": [b"memory", b"one.md"], "data": b"1"}
+    with contextlib.closing(open_direct(path, POLICY, RULES)) as store:
+        cluster.init(path, log, "a")
+        with pytest.raises(ReadOnly, match="shared with other hosts"):
+            store.submit(ALICE, "write_path", **asked)
+        cluster.leave(path, log, "a")
+        store.submit(ALICE, "write_path", **asked)
+
+
 def test_sources_that_each_host_may_have_otherwise_are_said(
     tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
