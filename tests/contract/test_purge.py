@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -19,7 +20,7 @@ from avmfs import calls
 from avmfs.access import Principal
 from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import Denied, Invalid, NoSpace, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Moment
 from avmfs.rpc import purging
@@ -28,6 +29,7 @@ from avmfs.services import Services
 from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.files import wal_frames
+from avmfs.store.files.wal_header import PAGE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
 from avmfs.store.schema.tables import ROOT
@@ -486,6 +488,18 @@ def test_while_somebody_reads_the_store_as_it_was_the_bytes_are_there_and_go_lat
             assert log.stat().st_size <= size, "each try wrote all of the store"
     assert purging.wipe(asked) == {"wiped": True} and not world.store.unwiped()
     assert left(world, "zqxcanary") == []
+
+
+def test_without_room_for_the_store_twice_more_nothing_is_written(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/a.md").id], documents=[])
+    disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 18, f_bavail=world.path.stat().st_size // PAGE // 2)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(os, "statvfs", lambda path: disk)
+        with pytest.raises(NoSpace, match="have to be free"):
+            world.do(ALICE, "wipe")
+    assert wal_frames.beside(world.path).stat().st_size == 0 and left(world, "zqxcanary")
+    assert world.do(ALICE, "wipe") == {"wiped": True} and left(world, "zqxcanary") == []
 
 
 def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by_the_next_start(world: World) -> None:

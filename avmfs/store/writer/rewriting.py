@@ -10,14 +10,17 @@ the disk needs room for the file twice more (SQLite's own: lang_vacuum.html).
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Final
 
 import apsw
 
-from avmfs.errors import Busy
+from avmfs.errors import Busy, NoSpace
+from avmfs.store.files.wal_header import PAGE
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.schema import database
+from avmfs.store.writer.disk_reserve import reserve
 
 PATIENCE_MS: Final = 500  # for readers of before: everybody who writes waits
 
@@ -34,6 +37,7 @@ def rewrite(path: Path) -> None:
         contextlib.closing(database.connect(path, writable=True, busy_ms=PATIENCE_MS)) as db,
     ):
         _empty_log(db, path)  # a reader of before would have each attempt add the whole store to it
+        _require_room(db, path)
         database.run(db, "pragma temp_store = file")  # not all of the store in memory; the file has no name
         database.run(db, "insert into terms(terms) values('optimize')")
         database.run(db, "vacuum")
@@ -50,3 +54,12 @@ def _empty_log(db: apsw.Connection, path: Path) -> None:
     except apsw.Error:
         WalIndex(path).forget_moved()
         raise
+
+
+def _require_room(db: apsw.Connection, path: Path) -> None:
+    disk = os.statvfs(path)
+    pages = db.execute("select page_count - freelist_count from pragma_page_count, pragma_freelist_count").get
+    needed = 2 * pages * PAGE + reserve(disk)
+    if needed > disk.f_bavail * disk.f_frsize:
+        says = f"{needed >> 20} MB have to be free for the store to be written anew without what was purged"
+        raise NoSpace(says, os.fspath(path))
