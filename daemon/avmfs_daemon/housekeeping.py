@@ -115,7 +115,7 @@ class Housekeeper:
         self._gone = gone
         self._closed: dict[int, float] = {}  # node: since when it is known that it is open nowhere
         self._limits = limits or Limits()
-        self._chores_at = self._orphans_at = self._clients_at = clock()
+        self._chores_at = self._wipe_at = self._orphans_at = self._clients_at = clock()
         self._mail_at = clock() + MAIL_S
         self._past_at = clock() + PAST_S
         self._chainer = chainer
@@ -158,10 +158,10 @@ class Housekeeper:
                 self._woken.clear()
 
     def of_this_host(self) -> bool:
-        """Where another host keeps house: what each has to do to its own file."""
-        if self._clock() >= self._chores_at:
-            self._chores_at = self._clock() + CHORES_S
-            if self._store.unwiped():
+        """What each host has to do to its own file, also where another one keeps house."""
+        if self._clock() >= self._wipe_at:
+            self._wipe_at = self._clock() + CHORES_S
+            if self._store.unwiped():  # whoever purged has not seen to it
                 self._store.submit(OPERATOR, "wipe")
         return False
 
@@ -175,7 +175,7 @@ class Housekeeper:
 
     def _do_chores(self) -> None:
         failed: AvmError | None = None
-        for chore in (self._do_own_chores, *self._also):
+        for chore in (self._do_own_chores, self.of_this_host, *self._also):
             try:
                 chore()
             except AvmError as e:
@@ -188,8 +188,6 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 _in_rounds(lambda limit: self._store.submit(OPERATOR, "reap_expired", limit=limit)["reaped"], REAPED)
-            if self._store.unwiped():  # whoever purged has not seen to it
-                self._store.submit(OPERATOR, "wipe")
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:

@@ -91,6 +91,30 @@ def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: Memo
         cluster.init(a, log, "a")
 
 
+def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    path, asked = tmp_path / "a" / "avm.db", {"path": [b"memory", b"one.md"], "data": b"1"}
+    with contextlib.closing(open_direct(path, POLICY, RULES)) as store:
+        cluster.init(path, log, "a")
+        with pytest.raises(ReadOnly, match="shared with other hosts"):
+            store.submit(ALICE, "write_path", **asked)
+        cluster.leave(path, log, "a")
+        store.submit(ALICE, "write_path", **asked)
+
+
+def test_after_leaving_a_purge_waits_for_no_log(tmp_path: Path, log: MemoryLog) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    host = ReplicatedApplier(a, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    node = host.alone(ALICE, "write_path", {"path": [b"memory", b"two.md"], "data": b"2"})["node"]
+    host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
+    host.close()
+    cluster.leave(a, log, "a")
+    with contextlib.closing(open_direct(a, POLICY, RULES)) as store:
+        assert store.submit(ALICE, "wipe") == {"wiped": True}
+
+
 def test_sources_that_each_host_may_have_otherwise_are_said(
     tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

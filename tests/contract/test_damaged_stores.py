@@ -290,6 +290,21 @@ def test_commits_nobody_was_promised_stop_no_start_where_there_is_no_room_for_a_
     assert loss_check.asides(log) == [] and "no copy could be made: No space left on device" in caplog.text
 
 
+def test_what_was_put_aside_just_now_is_kept_whatever_the_clock_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "avm.db-wal"
+    for number in range(3):
+        log.with_name(f"{log.name}.aside-2999010{number + 1}T000000Z").write_bytes(b"of tomorrow")
+    monkeypatch.setattr(time, "gmtime", lambda: time.struct_time((2026, 11, 28, 12, 0, 0, 5, 332, 0)))
+    made = []
+    for text in (b"one", b"two"):  # in one second
+        log.write_bytes(text)
+        made.append(loss_check.put_aside(log))
+        assert made[-1].read_bytes() == text and len(loss_check.asides(log)) == loss_check.KEPT
+    assert made[0] != made[1]
+
+
 @pytest.fixture(autouse=True)
 def _no_agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("AVM_")]:

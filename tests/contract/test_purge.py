@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -19,7 +20,7 @@ from avmfs import calls
 from avmfs.access import Principal
 from avmfs.agents import auditing, backups
 from avmfs.agents.questions import QuestionLog
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import Denied, Invalid, NoSpace, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Moment
 from avmfs.rpc import purging
@@ -27,9 +28,12 @@ from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
+from avmfs.store.files import wal_frames
+from avmfs.store.files.wal_header import PAGE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
 from avmfs.store.schema.tables import ROOT
+from avmfs.store.writer import rewriting
 from avmfs.text.tokens import TokenCounter
 from tests.behind import connect
 from tests.contract import store_world
@@ -468,16 +472,34 @@ def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(
         assert len(looks) >= 2  # of each part's snapshot whoever asks may give up
 
 
-def test_while_somebody_reads_the_store_as_it_was_the_bytes_are_there_and_go_later(world: World) -> None:
+def test_while_somebody_reads_the_store_as_it_was_the_bytes_are_there_and_go_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "PATIENCE_MS", 1)
     world.write(ALICE, "/memory/a.md", b"zqxcanary")
-    asked = memory(world, ALICE)
+    asked, log = memory(world, ALICE), wal_frames.beside(world.path)
     plan = purging.purge(asked, "/memory/a.md")
     with world.store.connection() as (db, _):
         assert db.execute("select count(*) from node").get
         purging.purge(asked, "/memory/a.md", agreed=plan["agreed"])
-        assert purging.wipe(asked) == {"wiped": False} and world.store.unwiped()
+        size = log.stat().st_size
+        for _ in range(3):
+            assert purging.wipe(asked) == {"wiped": False} and world.store.unwiped()
+            assert log.stat().st_size <= size, "each try wrote all of the store"
     assert purging.wipe(asked) == {"wiped": True} and not world.store.unwiped()
     assert left(world, "zqxcanary") == []
+
+
+def test_without_room_for_the_store_twice_more_nothing_is_written(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/a.md").id], documents=[])
+    disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 18, f_bavail=world.path.stat().st_size // PAGE // 2)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(os, "statvfs", lambda path: disk)
+        with pytest.raises(NoSpace, match="have to be free"):
+            world.do(ALICE, "wipe")
+    assert wal_frames.beside(world.path).stat().st_size == 0 and left(world, "zqxcanary")
+    assert world.do(ALICE, "wipe") == {"wiped": True} and left(world, "zqxcanary") == []
 
 
 def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by_the_next_start(world: World) -> None:

@@ -256,9 +256,12 @@ def test_without_the_log_nothing_is_written(hosts: Hosts) -> None:
     assert names(a) == ["one.md", "two.md"]
 
 
-def test_without_the_log_a_host_says_what_was_done_and_syncs(
+@pytest.fixture
+def told(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+) -> Callable[..., list[Any]]:
+    """Has the writer of host a commit what three clients ask at once, over new connections each time. Returns what it
+    answers."""
     a, listener = hosts.open("a"), socket.socket(socket.AF_UNIX)
     listener.bind(os.fspath(tmp_path / "sock"))
     listener.listen()
@@ -267,19 +270,25 @@ def test_without_the_log_a_host_says_what_was_done_and_syncs(
     assert writer._log.recover(a.db)
     writer._follower.settled, a.down = True, None
     monkeypatch.setattr(WalSync, "quick", True)
-    syncs, fdatasync = list[int](), os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (syncs.append(descriptor), fdatasync(descriptor)))
     pairs = [socket.socketpair() for _ in range(3)]
     closes: list[Any] = [writer._log, writer._peers, writer._change_ring, listener, *sum(pairs, ())]
     for each in closes:
         request.addfinalizer(each.close)
-    peers = [Peer(mine, client=b"%d" % n * 16, agent=ANYBODY, origin=b"") for n, (_, mine) in enumerate(pairs)]
 
-    def told(*asked: tuple[str, dict[str, Any]]) -> list[Any]:
-        batch = [(peer, parse([1, "alice", False, *each])) for peer, each in zip(peers, asked, strict=False)]
+    def ask(*asked: tuple[str, dict[str, Any]], number: int = 1) -> list[Any]:
+        peers = [Peer(mine, client=b"%d" % n * 16, agent=ANYBODY, origin=b"") for n, (_, mine) in enumerate(pairs)]
+        batch = [(peer, parse([number, "alice", False, *each])) for peer, each in zip(peers, asked, strict=False)]
         writer._commit([(peer, request) for peer, request in batch if request is not None])
         return [wire.receive(other)[1:] for (other, _), _ in zip(pairs, asked, strict=False)]
 
+    return ask
+
+
+def test_without_the_log_a_host_says_what_was_done_and_syncs(
+    hosts: Hosts, told: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [a], syncs, fdatasync = hosts.opened, list[int](), os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (syncs.append(descriptor), fdatasync(descriptor)))
     one = "write_path", {"path": [b"memory", b"one.md"], "data": b"1"}
     done = told(one)
     assert done[0][0] is None
@@ -288,6 +297,18 @@ def test_without_the_log_a_host_says_what_was_done_and_syncs(
     again, refused, synced = told(one, ("write_path", {"path": [b"memory", b"two.md"], "data": b"2"}), ("sync", {}))
     assert again == done[0] and synced == [None, {}] and syncs
     assert refused[0][:2] == [ReadOnly.code, "nothing can be written: the log is down"] and names(a) == ["one.md"]
+
+
+def test_a_request_in_doubt_that_is_sent_again_is_done_once(
+    hosts: Hosts, told: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.store.writer.replicated.DOUBT_S", 0.0)
+    append = "write_path", {"path": [b"memory", b"one.md"], "data": b"x", "mode": "append"}
+    assert told(append)[0][0] is None
+    hosts.server.lose = ["after", "take"]
+    assert told(append, number=2)[0][0] is not None
+    assert told(append, number=2)[0][0] is None
+    assert hosts.opened[0].db.execute("select size from node where name = ?", (b"one.md",)).get == 2
 
 
 def test_a_record_of_a_newer_program_stops_the_host(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -890,6 +890,24 @@ def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path:
     world.store.close()
 
 
+def test_a_change_made_with_the_clock_set_back_ends_none_of_the_past(world: World) -> None:
+    seqs = []
+    for day in range(40):
+        world.now += DAY
+        world.write(ALICE, "memory/f", b"%d" % day)
+        seqs.append(world.seq())
+    world.now -= 60 * DAY
+    world.write(BOB, "memory/other", b"x")
+    world.now += 60 * DAY
+    _trim(world)
+    assert world.at(ALICE, Moment(seqs[34], 0))[b"/memory/f"][5] == b"34"
+    with pytest.raises(NotFound, match="the past is kept from"):
+        world.at(ALICE, Moment(seqs[5], 0))
+    with world.store.connection() as (db, _):
+        plan = [str(row[3]) for row in db.execute(f"explain query plan {past._YOUNG}", (0, 0))]
+    assert plan == ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"], "from where the last look ended"
+
+
 def test_a_directory_has_the_times_of_then_however_fast_names_leave_it(world: World) -> None:
     memory = world.node(ALICE, "memory").id
     busy = world.do(ALICE, "mkdir", parent=memory, name=b"busy", mode=0o755)["node"]

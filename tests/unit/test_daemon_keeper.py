@@ -29,7 +29,7 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer, verify
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.errors import NoSpace, StoreFailed
+from avmfs.errors import Busy, NoSpace, StoreFailed
 from avmfs.search.engine import Engine as SearchEngine
 from avmfs.search.indexer import PIECE
 from avmfs.store.client.client import Submitter
@@ -640,6 +640,26 @@ def test_the_audit_is_chained_and_anchored(house: House, tmp_path: Path) -> None
         assert [act.op for act in reader.audit.acts()].count("refused") == 1
     verdict, altered, forged = verify(house.store, OPERATOR, anchors.read(tmp_path / "anchors"))
     assert (verdict.bad, altered, forged, verdict.unchained) == (None, (), (), 0)
+
+
+def test_a_purge_that_cannot_be_finished_keeps_nothing_from_being_chained(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chainer, applying = Chainer(house.store, tmp_path / "anchors", 60, lambda: house.wall), house.applying.submit
+
+    def submit(who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        if command == "wipe":
+            raise Busy("somebody reads the store as it was before")
+        return applying(who, command, arguments)
+
+    monkeypatch.setattr(house.applying, "submit", submit)
+    keeper = Housekeeper(house.store, None, lambda: house.monotonic, lambda: house.wall, chainer=chainer)
+    house.store.submit(ALICE, "purge", nodes=[house.write("note", "text")], documents=[])
+    with pytest.raises(Busy):
+        keeper.step()
+    with house.store.reading(OPERATOR) as reader:
+        assert reader.audit.tip().seq == reader.audit.bounds()[1] > 0
+    assert "sum_contents" in house.applying.submitted
 
 
 def test_a_chain_that_grows_while_it_is_verified_is_no_alarm(house: House, tmp_path: Path) -> None:

@@ -337,23 +337,20 @@ class DirectWriter(Submitter):
             self._applier.db.set_wal_hook(self._committed)
             self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
             self._recover()
-            self._shared = log_position.position(self._applier.db) is not None
-            if self._shared:  # what is committed here alone would be nowhere else
-                return
-            self._applier.alone(OPERATOR, "settle", {})
-            if rewriting.due(self._applier.db):  # a purge was killed before it was through
-                with contextlib.suppress(Busy, NoSpace):
-                    rewriting.rewrite(path)
+            self._settled = False
+            self._writes_alone()
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        if self._shared:
-            raise ReadOnly("this store is shared with other hosts: its daemon alone can write to it (avm-daemon start)")
         with self._mutex:
             try:
                 with self._locked(), GATE:
                     if found := self._in_place.displaced():  # by a repair, say: what we have open is nobody's store
                         raise StoreFailed(f"{described(found)}; open it anew", os.fspath(self._path))
                     self._recover()
+                    if not self._writes_alone():
+                        raise ReadOnly(
+                            "this store is shared with other hosts: its daemon alone can write to it (avm-daemon start)"
+                        )
                     if commands.traits(command).rewrites and rewriting.due(self._applier.db):
                         rewriting.rewrite(self._path)
                     reply = self._applier.alone(who, command, arguments)
@@ -362,6 +359,19 @@ class DirectWriter(Submitter):
             finally:
                 self._applier.events.clear()  # no mount is there to hear of them,
                 self._applier.rows.clear()  # and nobody follows the log in memory
+
+    def _writes_alone(self) -> bool:
+        """Whether no other host shares the store: what is committed here alone would be nowhere else. Under the lock,
+        each time: hosts join and leave while it is open. Where it is so, our rules are put in force first."""
+        if log_position.position(self._applier.db) is not None:
+            self._settled = False
+        elif not self._settled:
+            self._applier.alone(OPERATOR, "settle", {})
+            self._settled = True
+            if rewriting.due(self._applier.db):  # a purge was killed before it was through
+                with contextlib.suppress(Busy, NoSpace):
+                    rewriting.rewrite(self._path)
+        return self._settled
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ _TABLES: Final = (
 )
 _STATES, _VERSIONS, _SAID = range(3)
 _CARRIED: Final = "select since, until from past where document = ? and until > ? and since < ?"
+_YOUNG: Final = "select seq from log where seq > ? and at > ? order by seq limit 1"
 
 
 def begin(tx: Tx) -> None:
@@ -123,7 +124,7 @@ def _begun(tx: Tx) -> int:
     begins = tx.db.execute("select value from setting where key = 'past_from'").get
     if begins is None:
         return int(tx.db.execute("select max(seq) from log").get or 0) + 1
-    first, wanted = int(str(begins).split()[0]), _horizon(tx)
+    wanted = _horizon(tx, first := int(str(begins).split()[0]))
     if wanted > first:
         _keep_from(tx, wanted, tx.db.execute("select at from log where seq = ?", (wanted,)).get or tx.now)
     return max(first, wanted)
@@ -148,15 +149,15 @@ def _carried(tx: Tx, parts: Parts, document: int, since: int, until: int) -> boo
     )
 
 
-def _horizon(tx: Tx) -> int:
-    """The change before which nothing but snapshots is to be kept."""
+def _horizon(tx: Tx, first: int) -> int:
+    """The change before which nothing but snapshots is to be kept; it was ``first`` so far. The last one before the
+    first that is young enough: one that was made with the clock set back ends nothing."""
+    newest = int(tx.db.execute("select max(seq) from log").get or 0)
     if tx.states is not None and tx.states.short():
-        return int(tx.db.execute("select max(seq) from log").get or 0)
+        return newest
     before = tx.now - tx.index.past_days * DAY_NS
-    oldest: Any = tx.db.execute("select until, (select at from log where seq = until) from past limit 1").fetchone()
-    found = 0
-    if oldest is not None and (oldest[1] is None or oldest[1] <= before):
-        found = tx.db.execute("select max(seq) from log where at <= ? and seq >= ?", (before, oldest[0])).get or 0
+    young = tx.db.execute(_YOUNG, (first, before)).get
+    found = newest if young is None else young - 1
     size = f"iif(encoding = 4, {content.MAPPED}, length(body))"
     over = (tx.db.execute(f"select sum({size}) from past_version").get or 0) - tx.index.past_bytes
     rows = tx.db.execute(f"select until, {size} from past_version order by id")

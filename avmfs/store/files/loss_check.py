@@ -85,13 +85,15 @@ def reads(db: apsw.Connection, path: Path, seq: int, left: wal_frames.WalFrames 
 def put_aside(path: Path) -> Path:
     """A synced copy of a file beside it, of which the newest few are kept. Raises OSError, and leaves no part of one:
     it would take the room that is kept free."""
-    aside = path.with_name(f"{path.name}.aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    name, number = f"{path.name}.aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}", 1
+    while (aside := path.with_name(name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
     try:
         copy(path, aside)
     except OSError:
         aside.unlink(missing_ok=True)
         raise
-    for old in asides(path)[:-KEPT]:
+    for old in [each for each in asides(path) if each != aside][: 1 - KEPT]:  # the clock may have been set back
         old.unlink()
     return aside
 

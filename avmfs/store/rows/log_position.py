@@ -36,8 +36,8 @@ def position(db: apsw.Connection) -> Position | None:
 
 def place(db: apsw.Connection, at: Position | None) -> None:
     """No session may see this."""
-    if at is None:
-        db.execute("delete from setting where key = ?", (KEY,))
+    if at is None:  # nobody cuts a log for it any more
+        db.execute("delete from setting where key in (?, 'uncut')", (KEY,))
     else:
         value = f"{at.cluster} {at.number} {at.rules} {at.last}"
         db.execute("insert or replace into setting(key, value) values(?, ?)", (KEY, value))

@@ -201,7 +201,7 @@ class Checkpointer(threading.Thread):
     def emptied_by(self, rewrite: Callable[[], None]) -> None:
         """Let ``rewrite`` empty the log, by a connection of its own. For the writer's thread."""
         with self._at_work:
-            self._moved = self._tried = self._again = 0  # should it fail
+            self._moved = self._tried = self._again = self._room = 0  # should it fail
             rewrite()
         self._begun_anew()
         self._room = 0

@@ -358,6 +358,7 @@ class ReplicatedWriter(Writer):
 
     def _tell_followed(self) -> None:
         self._unsynced = True
+        self._answers.forget()  # one of the records may have been ours, in doubt until now, with its replies
         self._change_ring.tell()
         self._tell_sinks()
         self._peers.tell_watchers(self._applier.seq, again=True)
