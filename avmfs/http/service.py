@@ -18,7 +18,7 @@ from typing import Any, Final
 import anyio
 import uvicorn
 from avmfs_config import Paths
-from avmfs_config.http import HttpSettings
+from avmfs_config.http import HttpSettings, check_tls
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from avmfs import metrics
-from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed
+from avmfs.errors import AvmError, Invalid, NotFound, StoreFailed
 from avmfs.http import events, exposition, identity, mcp, page, rest, values
 from avmfs.http.doors import NOBODY, Doors
 
@@ -55,6 +55,7 @@ class Server:
         self, listener: socket.socket, settings: HttpSettings, where: Paths, status: Callable[[], dict[str, Any]]
     ) -> None:
         """``status``: the daemon's, asked for metrics."""
+        check_tls(settings)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
         self.sessions = identity.Sessions()
@@ -76,9 +77,6 @@ class Server:
             ssl_certfile=settings.cert,
             ssl_keyfile=settings.key,
         )
-        if settings.key is not None and settings.key.stat().st_mode & 0o077:
-            raise Denied("others may read it: chmod 600", str(settings.key))
-        config.load()  # a certificate that cannot be read is said at once
         self._listener = listener
         self._server = _Server(config)
 

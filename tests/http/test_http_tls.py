@@ -66,6 +66,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("certificates")
     return {
         "good": certificate(folder, "good", OURS),
+        "renewed": certificate(folder, "renewed", OURS),
         "foreign": certificate(folder, "foreign", THEIRS),
         "expired": certificate(folder, "expired", OURS, "20200201000000Z"),
     }
@@ -142,3 +143,26 @@ def test_a_key_that_others_may_read_is_not_taken(root: Path, certificates: dict[
     finally:
         daemon.command("stop")
         daemon.clean_up()
+
+
+def test_a_reload_with_a_certificate_that_cannot_be_served_keeps_the_one_that_is(
+    serving: Any, certificates: dict[str, Path], root: Path
+) -> None:
+    good = certificates["good"]
+    key, loose = good.with_suffix(".key"), root / "loose.key"
+    shutil.copy(key, loose)
+    loose.chmod(0o644)
+    daemon, url, token = serving(good)
+    pid = daemon.status()["http"]["pid"]
+    for made, its_key, says in (
+        (good, loose, f"http.key: {loose}: others may read it: chmod 600"),
+        (good, Path("/nowhere.key"), "http.key: /nowhere.key: No such file"),
+        (Path("/nowhere.pem"), key, f"http.cert: /nowhere.pem with {key}: No such file"),
+        (certificates["renewed"], key, f"http.cert: {certificates['renewed']} with {key}: "),
+        (good.with_suffix(".csr"), key, f"http.cert: {good.with_suffix('.csr')} with {key}: "),
+    ):
+        daemon.settings(settings(made, its_key))
+        assert says in daemon.command("reload", expect=1)
+    assert daemon.status()["http"]["pid"] == pid
+    with contextlib.closing(HttpDoor(url, None, token, ca=str(good))) as door:
+        door.call("tags")
