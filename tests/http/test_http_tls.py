@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from avmfs.errors import Denied, Invalid
+from avmfs.errors import Busy, Denied, Invalid
 from avmfs.rpc.over_http import HttpDoor
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.http.http_world import of, started
 
 OURS, THEIRS = "IP:127.0.0.1", "DNS:elsewhere.example"
@@ -166,3 +166,30 @@ def test_a_reload_with_a_certificate_that_cannot_be_served_keeps_the_one_that_is
     assert daemon.status()["http"]["pid"] == pid
     with contextlib.closing(HttpDoor(url, None, token, ca=str(good))) as door:
         door.call("tags")
+
+
+def test_a_renewed_certificate_is_served_after_a_reload(
+    serving: Any, certificates: dict[str, Path], root: Path
+) -> None:
+    made = root / "served.pem"
+
+    def put(name: str) -> None:
+        for end in (".pem", ".key"):
+            shutil.copy(certificates[name].with_suffix(end), root / f"new{end}")
+            (root / f"new{end}").rename(made.with_suffix(end))
+
+    def taken(name: str) -> bool:
+        try:
+            HttpDoor(url, None, token, ca=str(certificates[name])).close()
+        except (Busy, Denied):
+            return False
+        return True
+
+    put("good")
+    daemon, url, token = serving(made)
+    pid = daemon.status()["http"]["pid"]
+    daemon.command("reload")
+    assert daemon.status()["http"]["pid"] == pid and taken("good") and not taken("renewed")
+    put("renewed")
+    daemon.command("reload")
+    wait(lambda: taken("renewed"))
