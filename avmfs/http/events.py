@@ -21,10 +21,10 @@ from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.http import identity, values
 from avmfs.http.doors import Caller, Unauthorized
 from avmfs.http.rest import Service
+from avmfs.mcp import patience
 
 STREAMS, STREAMS_OF_ONE = 48, 8
 WAIT_S: Final = 20.0  # of one call; then a comment shows that the stream lives
-SEND_S: Final = 30.0  # for a client to take what it is sent
 FOUND: Final = 10_000  # changes of one call: more are told of as one event `more`
 
 
@@ -123,7 +123,7 @@ class _Stream(Response):
         return result
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
-        with anyio.fail_after(SEND_S):
+        with anyio.fail_after(patience.SEND_S):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
 

@@ -12,11 +12,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.requests import HTTPConnection
 
-from avmfs.errors import Denied
+from avmfs.errors import Busy, Denied
 from avmfs.http.doors import Caller, Unauthorized
 
 CODE_S: Final = 60.0  # that a one-time code may be used
@@ -29,55 +30,91 @@ class Refused(Denied):
     """A request that names a Host or Origin that is not ours."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """A code or a token: whose, until when, and which session has asked for it, with which it ends."""
+
+    caller: Caller
+    until: float
+    asker: bytes = b""
+
+
 class Sessions:
     """One-time codes and the tokens of sessions. Any thread. ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._mutex = threading.Lock()
-        self._codes: dict[bytes, tuple[Caller, float]] = {}
-        self._tokens: dict[bytes, tuple[Caller, float]] = {}
+        self._codes: dict[bytes, _Grant] = {}
+        self._tokens: dict[bytes, _Grant] = {}
 
     def code(self, caller: Caller) -> str:
         """A code that is good once, within CODE_S."""
-        return self._kept(self._codes, caller, CODE_S)
+        return self._kept(self._codes, _Grant(caller, self._clock() + CODE_S))
+
+    def bind(self, code: str, token: str) -> None:
+        """What comes of a code ends with the session that asked for it. Raises Busy where another process has made it,
+        in which that session is none."""
+        with self._mutex:
+            if (made := self._codes.get(_hashed(code))) is None:
+                raise Busy("the HTTP service is starting")
+            self._codes[_hashed(code)] = replace(made, asker=_hashed(token))
 
     def exchange(self, code: str) -> str:
         """A token for a code. Raises Unauthorized: it is unknown, too old, or was used."""
         with self._mutex:
-            caller, until = self._codes.pop(_hashed(code), (None, 0.0))
-        if caller is None or until < self._clock():
-            raise Unauthorized("this one-time code is not good, or was used: avm open makes another")
-        return self._kept(self._tokens, caller, TOKEN_S)
+            made = self._codes.pop(_hashed(code), None)
+            if made is None or not self._lasts(made):
+                raise Unauthorized("this one-time code is not good, or was used: avm open makes another")
+            longest = self._tokens[made.asker].until if made.asker else float("inf")
+        return self._kept(self._tokens, replace(made, until=min(longest, self._clock() + TOKEN_S)))
+
+    def left_s(self, token: str) -> float:
+        """How long a token that has been given out is good for."""
+        with self._mutex:
+            return self._tokens[_hashed(token)].until - self._clock()
 
     def caller(self, token: str) -> Caller | None:
         """Whose token it is; None for nobody's. By its hash: how alike a guess is cannot be told from the time."""
         with self._mutex:
-            caller, until = self._tokens.get(_hashed(token), (None, 0.0))
-        return caller if until >= self._clock() else None
+            found = self._tokens.get(_hashed(token))
+            return found.caller if found is not None and self._lasts(found) else None
 
     def end(self, token: str) -> None:
         with self._mutex:
             self._tokens.pop(_hashed(token), None)
 
-    def _kept(self, among: dict[bytes, tuple[Caller, float]], caller: Caller, for_s: float) -> str:
+    def _lasts(self, found: _Grant) -> bool:
+        """Whether neither it nor a session that it hangs on has ended."""
+        each: _Grant | None = found
+        while each is not None and each.until >= self._clock():
+            if not each.asker:
+                return True
+            each = self._tokens.get(each.asker)
+        return False
+
+    def _kept(self, among: dict[bytes, _Grant], made: _Grant) -> str:
         secret, now = secrets.token_urlsafe(32), self._clock()
         with self._mutex:
-            for old in [each for each, (_, until) in among.items() if until < now]:
+            for old in [each for each, kept in among.items() if kept.until < now]:
                 del among[old]
             if len(among) >= MOST:  # the oldest of the agent that has the most
-                [(most, _)] = Counter(each.agent for each, _ in among.values()).most_common(1)
-                del among[next(hashed for hashed, (each, _) in among.items() if each.agent == most)]
-            among[_hashed(secret)] = (caller, now + for_s)
+                [(most, _)] = Counter(each.caller.agent for each in among.values()).most_common(1)
+                del among[next(hashed for hashed, each in among.items() if each.caller.agent == most)]
+            among[_hashed(secret)] = made
         return secret
+
+
+def shown(request: HTTPConnection) -> str:
+    """The token in the Authorization header; "" where there is none."""
+    given = request.headers.getlist("authorization")
+    scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+    return token.strip(" ") if scheme.lower() == "bearer" else ""
 
 
 def bearer(request: HTTPConnection, sessions: Sessions) -> Caller:
     """Whom the Authorization header names: the one way in for programs. Raises Unauthorized."""
-    given = request.headers.getlist("authorization")
-    scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-    token = token.strip(" ")
-    if scheme.lower() != "bearer" or not token:
+    if not (token := shown(request)):
         raise Unauthorized("a bearer token is needed: Authorization: Bearer TOKEN (avm keys create, or avm open)")
     if (known := sessions.caller(token)) is not None:
         return known

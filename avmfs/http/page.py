@@ -129,7 +129,7 @@ def _signing(service: Service) -> list[Route]:
         response.set_cookie(
             identity.cookie_name(service.port),
             token,
-            max_age=int(identity.TOKEN_S),
+            max_age=round(service.sessions.left_s(token)),
             httponly=True,
             samesite="strict",
             secure=request.url.scheme == "https",

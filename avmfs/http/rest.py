@@ -83,6 +83,8 @@ def routes(service: Service) -> list[Route]:
             body = await body_of(request)
             given = await service.in_thread(lambda: values.arguments(body, packed, openapi.binary(name)))
             result, urgent = await service.ask(request, caller, name, given)
+            if name == "sign_in":
+                service.sessions.bind(result["code"], identity.shown(request))
             return await service.in_thread(lambda: values.answer(result, urgent, packed))
         except AvmError as e:
             return values.refusal(e, packed, 408 if isinstance(e, LateBody) else None)
@@ -111,12 +113,12 @@ async def _session(service: Service, request: Request, packed: bool) -> dict[str
         if given.keys() != {"code"} or not isinstance(given["code"], str):
             raise Invalid('a session is made of {"code": one-time code}')
         token = service.sessions.exchange(given["code"])
-        return {"token": token, "expires_s": int(identity.TOKEN_S)}
+        return {"token": token, "expires_s": round(service.sessions.left_s(token))}
     caller = await service.bearer(request)
     if request.method == "DELETE":
         if caller.key:
             raise Invalid("an API key is ended by revoke_key")
-        service.sessions.end(request.headers["authorization"].partition(" ")[2].strip(" "))
+        service.sessions.end(identity.shown(request))
         return {}
     agent = await service.in_thread(lambda: service.doors.agent_of(caller))
     return {"agent": agent, "operator": caller.operator, "version": service.version}

@@ -18,25 +18,22 @@ from typing import Any, Final
 import anyio
 import uvicorn
 from avmfs_config import Paths
-from avmfs_config.http import HttpSettings
+from avmfs_config.http import HttpSettings, check_tls
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from avmfs import metrics
-from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed
+from avmfs.errors import AvmError, Invalid, NotFound, StoreFailed
 from avmfs.http import events, exposition, identity, mcp, page, rest, values
 from avmfs.http.doors import NOBODY, Doors
+from avmfs.mcp.patience import CLIENTS, HEAD_S, Patient
 
 log = logging.getLogger(__name__)
 
-CLIENTS: Final = 256
-HEAD_S: Final = 10.0  # for a request's head to come, and between two requests
-TAKEN: Final = 64 * 1024  # bytes of an answer that a client takes within events.SEND_S, unless it has them all
 STOP_S: Final = 2  # for answers under way
 HEALTH_S: Final = 1.0  # that one look at the door is good for
 _POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -55,6 +52,7 @@ class Server:
         self, listener: socket.socket, settings: HttpSettings, where: Paths, status: Callable[[], dict[str, Any]]
     ) -> None:
         """``status``: the daemon's, asked for metrics."""
+        check_tls(settings)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
         self.sessions = identity.Sessions()
@@ -64,7 +62,7 @@ class Server:
         names = identity.Names({*identity.LOOPBACK, shown, *settings.hosts})
         config = uvicorn.Config(
             application(service, names, where, [figures]),
-            http=_Patient,
+            http=Patient,
             ws="none",
             log_config=None,
             access_log=False,
@@ -76,9 +74,6 @@ class Server:
             ssl_certfile=settings.cert,
             ssl_keyfile=settings.key,
         )
-        if settings.key is not None and settings.key.stat().st_mode & 0o077:
-            raise Denied("others may read it: chmod 600", str(settings.key))
-        config.load()  # a certificate that cannot be read is said at once
         self._listener = listener
         self._server = _Server(config)
 
@@ -195,57 +190,3 @@ class _Guarded:
             await values.refusal(e, False)(scope, receive, sending)
         except Exception:  # a defect in one answer must not end the service, which has told the client
             log.exception("%s %s failed", scope["method"], scope["path"])
-
-
-class _Patient(H11Protocol):
-    """uvicorn's, which lets a client take its time for the head of a request, and for taking the answer."""
-
-    _late: asyncio.TimerHandle | None = None
-    _slow: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._await_head()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._late, self._slow):
-            if timer is not None:
-                timer.cancel()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._await_taking()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self.transport.is_closing():  # and the client has still to take the rest
-            self._await_taking()
-        elif self._slow is not None:
-            self._slow.cancel()
-
-    def _await_head(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-        self._late = self.loop.call_later(HEAD_S, self._end_if_none, self.cycle)
-
-    def _end_if_none(self, before: Any) -> None:
-        if self.cycle is before:
-            self.transport.close()  # which waits until the client has taken what is left
-            self._await_taking()
-
-    def _await_taking(self) -> None:
-        if self._slow is not None:
-            self._slow.cancel()
-        left = self.transport.get_write_buffer_size()
-        self._slow = self.loop.call_later(events.SEND_S, self._end_if_not_taken, left)
-
-    def _end_if_not_taken(self, before: int) -> None:
-        if before - self.transport.get_write_buffer_size() < TAKEN:
-            self.transport.abort()
-        else:
-            self._await_taking()

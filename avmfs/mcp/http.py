@@ -14,6 +14,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
 from avmfs.mcp.guard import Guarded
+from avmfs.mcp.patience import CLIENTS, Patient
 from avmfs.mcp.server import MemoryServer
 
 PATH = "/mcp"
@@ -33,7 +34,14 @@ def serve_http(
         allowed_origins=[*(f"http://{name}:{port}" for name in known), *origins],
     )
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=security, host=host)
-    config = uvicorn.Config(Guarded(app, secret), log_config=None, access_log=False, server_header=False)
+    config = uvicorn.Config(
+        Guarded(app, secret),
+        http=Patient,
+        limit_concurrency=CLIENTS,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
     print(f"avm-mcp: serving {server.name} on http://{shown}:{port}{PATH}", file=sys.stderr, flush=True)
     try:
         uvicorn.Server(config).run(sockets=[listener])

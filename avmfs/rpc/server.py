@@ -30,7 +30,7 @@ from avmfs_config import Settings, check_agent_id
 
 from avmfs import calls, metrics, wire
 from avmfs.access import Principal
-from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
+from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed, TooBig
 from avmfs.listener import Listener, peer_uid
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
@@ -231,13 +231,16 @@ class _Door:
 
 
 def _reply(number: int, answer: dict[str, Any]) -> bytes:
-    """The frame of an answer; of one that no frame can carry (a number beyond 64 bits), that it is none."""
+    """The frame of an answer; of one that no frame can carry (a number beyond 64 bits, or too many bytes), why not."""
     try:
-        return wire.frame({"id": number, **answer})
+        packed = wire.pack({"id": number, **answer})
+        if len(packed) <= wire.LIMIT:
+            return wire.framed(packed)
+        said = _error(TooBig(f"an answer of {len(packed)} bytes: ask for less, or through a mount"))
     except (OverflowError, ValueError) as e:
         log.error("door: an answer cannot be sent: %s", e)
         said = _error(StoreFailed(f"the answer cannot be sent: {e}"))
-        return wire.frame({"id": number, "error": said, "result": None, "urgent": ""})
+    return wire.frame({"id": number, "error": said, "result": None, "urgent": ""})
 
 
 def _error(error: AvmError) -> list[Any]:

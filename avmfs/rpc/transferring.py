@@ -3,12 +3,13 @@ nodes at once, notes of an index of code, and the log as the history of names. C
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
-from avmfs import calls, paths
+from avmfs import calls, paths, wire
 from avmfs.errors import AvmError, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
@@ -19,7 +20,7 @@ from avmfs.store.queries.nodes import Reader
 
 PAGE = 1000  # nodes of one answer
 PUT = 500  # of one transaction: others wait meanwhile
-INLINE, ANSWER = 256 * 1024, 4 * 1024 * 1024  # bytes of a file, and of all of an answer, that come with it
+INLINE, ANSWER = 256 * 1024, 4 * 1024 * 1024  # bytes of a file that come with it, and of an answer that ends a page
 PIECE = 1024 * 1024
 _OF_A_ROW = attrgetter("seq", "at", "op", "agent", "document", "version")
 
@@ -54,12 +55,13 @@ def records(
                 each = _record(reader, where, reader.node(node.id))
                 if data and node.kind is Kind.FILE and node.size <= min(INLINE, room):
                     each["data"] = reader.read(node.id, 0, each["size"])
-                    room -= len(each["data"])
             if digest and node.kind is Kind.FILE:
                 each["digest"] = _digest(memory, node.id)
         except (NotFound, Stale):
             continue  # it has gone since
         found.append(each)
+        with contextlib.suppress(OverflowError):  # a number beyond 64 bits: the door says so of the whole answer
+            room -= len(wire.pack(each))
         if len(found) == limit or room <= 0:
             last = each["path"]
             break

@@ -204,7 +204,7 @@ class Import:
         try:
             if record.target is not None:
                 item["target"] = record.target.encode("utf-8", "surrogateescape")
-            wire.pack(item)
+            size = len(record.data or b"") + len(wire.pack(item))
         except UnicodeEncodeError:
             self._refuse(record, NO_TEXT)
             return
@@ -217,7 +217,7 @@ class Import:
             self._closed.append((record, where, item))
             return
         self._waiting.append((record, where, item))
-        self._bytes += len(record.data or b"")
+        self._bytes += size
         if len(self._waiting) >= BATCH or self._bytes >= BATCH_BYTES:
             self._flush()
 

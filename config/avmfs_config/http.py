@@ -3,10 +3,12 @@
 Owns the values, their readers and the rules that span its keys. Called by `readers`. It must not know what is served.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from avmfs_config.errors import ConfigError
 from avmfs_config.gossip import Endpoint, is_loopback, read_endpoint
 from avmfs_config.parse import Readers, Value
 
@@ -43,6 +45,25 @@ def read_http(value: Value) -> HttpSettings:
         if not found.hosts:
             raise value.child("hosts").error(f"required where others can reach {found.listen}: the names they use")
     return found
+
+
+def check_tls(found: HttpSettings) -> None:
+    """Raise ConfigError where the service cannot begin with this certificate and key as they are now. For who serves:
+    who reads the settings may be another user."""
+    if found.listen is None or found.cert is None or found.key is None:
+        return
+    import ssl  # not for every command that reads the settings
+
+    where, path = "http.key", f"{found.key}"
+    try:
+        with open(found.key, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ConfigError("", where, f"{path}: others may read it: chmod 600")
+        where, path = "http.cert", f"{found.cert} with {path}"
+        # Without a password OpenSSL would ask for that of a key at the terminal, and wait.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(found.cert, found.key, password="")
+    except OSError as e:  # an SSLError is one
+        raise ConfigError("", where, f"{path}: {e.strerror}") from None
 
 
 def _host(value: Value) -> str:

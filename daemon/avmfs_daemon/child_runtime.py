@@ -23,6 +23,8 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Final
 
+from avmfs_config import ConfigError
+
 from avmfs import metrics, wire
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.logs import log_of_daemon
@@ -182,7 +184,7 @@ def living(spec: ChildSpec) -> Iterator[ChildRuntime]:
     try:
         yield runtime
         code = 0
-    except (AvmError, Displaced, MountpointError, FdStoreLost) as e:
+    except (AvmError, ConfigError, Displaced, MountpointError, FdStoreLost) as e:
         log.error("%s", e)
         runtime.tell({"error": str(e)})
     except BaseException as e:  # a child's main: whatever it is, it is logged and reported

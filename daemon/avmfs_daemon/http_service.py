@@ -34,6 +34,7 @@ class HttpService:
     def __init__(self, children: Children) -> None:
         self._children = children
         self.settings = HttpSettings()
+        self._files: list[tuple[int, int]] = []
         self._bound: Endpoint | None = None
         self._child: Child | None = None
         self._asked_for: Endpoint | None = None  # where, since somebody has asked for it
@@ -50,8 +51,8 @@ class HttpService:
     def follow(self, settings: HttpSettings, *, anew: bool = False) -> Child | None:
         """Bring it to these settings; the child that is to be dismissed. ``anew``: every session ends, with the process
         that has them."""
-        settings, before = self.wanted(settings), self.settings
-        self.settings = settings
+        settings, before = self.wanted(settings), (self.settings, self._files)
+        self.settings, self._files = settings, _files(settings)
         if settings.listen != self._bound or (settings.listen is not None and self.listener is None):
             told = self.problem
             self.close()
@@ -64,7 +65,7 @@ class HttpService:
         if self._child is None:
             self._child = Child("http", "http")
             self._children.add(self._child)
-        elif anew or settings != before:
+        elif anew or (self.settings, self._files) != before:
             self._children.replace(self._child)
         return None
 
@@ -145,3 +146,11 @@ class HttpService:
             return
         self.listener, self._bound = listener, where
         log.info("http: listening on %s", self.url)
+
+
+def _files(settings: HttpSettings) -> list[tuple[int, int]]:
+    """What is another of the certificate and its key once they are renewed."""
+    with contextlib.suppress(OSError):
+        found = [path.stat() for path in (settings.cert, settings.key) if path is not None]
+        return [(each.st_ino, each.st_mtime_ns) for each in found]
+    return []

@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
+from avmfs_config.http import check_tls
 
 from avmfs import metrics
 from avmfs.agents import anchors, backups, presence, reranking
@@ -440,7 +441,8 @@ class Supervisor:
 
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted. Raises
-        StoreFailed, and all stays as it was, where the writer cannot take the rules."""
+        StoreFailed where the writer cannot take the rules, or ConfigError, and all stays as it was."""
+        check_tls(self._http.wanted(settings.http))
         before, mounts_before = self._settings, self._mounts
         if (settings.store.log is None) != (before.store.log is None):
             raise StoreFailed("store.log: whether the store is shared is found out at the start (avm-daemon stop)")

@@ -25,9 +25,10 @@ from typing import Any
 import pytest
 
 from avmfs import wire
-from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed
+from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed, TooBig, from_wire
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.server import _reply
 from tests.behind import connect
 from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.log_lines import unexpected
@@ -451,6 +452,15 @@ def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_o
         with pytest.raises(StoreFailed, match="the answer cannot be sent"):
             bob.call("records", path="/shared")
         assert bob.call("read", path="/shared/note.md")["data"] == b"hello world"
+
+
+def test_an_answer_of_more_bytes_than_a_client_takes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = wire.frame({"id": 7, **(answer := {"error": None, "result": [{"name": "x" * 255}] * 100, "urgent": ""})})
+    monkeypatch.setattr(wire, "LIMIT", len(sent) - 4)  # the length stands before what it counts
+    assert _reply(7, answer) == sent
+    monkeypatch.setattr(wire, "LIMIT", len(sent) - 5)
+    said = wire.unpack(_reply(7, answer)[4:])
+    assert said["id"] == 7 and isinstance(from_wire(*said["error"]), TooBig)
 
 
 # --- any value at all

@@ -23,9 +23,11 @@ from avmfs_config import find_paths
 from avmfs_config.http import HttpSettings
 from uvicorn.server import ServerState
 
-from avmfs.http import events, identity, page, rest, service, values
+from avmfs.http import events, identity, page, rest, values
 from avmfs.http.doors import Caller
-from avmfs.http.service import Server, _Patient
+from avmfs.http.service import Server
+from avmfs.mcp import patience
+from avmfs.mcp.patience import Patient
 from tests.faults.daemons import LIMIT_S, SOON_S, wait
 from tests.http.http_world import Web
 
@@ -35,7 +37,7 @@ HEADERS = {"content-type": "application/json"}
 @pytest.fixture
 def here(web: Web, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web, Server]]:
     """The service in this process, in front of the daemon's door, with little patience and small buffers."""
-    monkeypatch.setattr(events, "SEND_S", 0.3)
+    monkeypatch.setattr(patience, "SEND_S", 0.3)
     places = {"AVM_RUNTIME_DIR": web.runtime, "AVM_DATA_DIR": web.runtime.parent / "data", "HOME": web.runtime}
     where, ready = find_paths({name: str(place) for name, place in places.items()}), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -102,7 +104,7 @@ def test_a_stream_of_events_that_nobody_reads_ends_and_leaves_room(here: tuple[W
 def test_a_client_that_takes_no_answer_is_hung_up_on(
     here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch, path: str, times: int
 ) -> None:
-    monkeypatch.setattr(service, "HEAD_S", LIMIT_S)
+    monkeypatch.setattr(patience, "HEAD_S", LIMIT_S)
     web, server = here
     with contextlib.ExitStack() as held:
         connections = server._server.server_state.connections
@@ -111,7 +113,7 @@ def test_a_client_that_takes_no_answer_is_hung_up_on(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             sock.connect((web.host, web.port))
         wait(lambda: len(connections) == 4)
-        monkeypatch.setattr(service, "HEAD_S", 0.3)
+        monkeypatch.setattr(patience, "HEAD_S", 0.3)
         for sock in clients:
             sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {web.host}\r\n\r\n".encode() * times)
         wait(lambda: not connections, SOON_S)
@@ -121,8 +123,8 @@ def test_a_client_that_takes_an_answer_slowly_has_it_whole(
     here: tuple[Web, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts is whether it takes anything: for all of it there is no limit."""
-    monkeypatch.setattr(service, "TAKEN", 1024)
-    monkeypatch.setattr(events, "SEND_S", 5.0)
+    monkeypatch.setattr(patience, "TAKEN", 1024)
+    monkeypatch.setattr(patience, "SEND_S", 5.0)
     web, _ = here
     with contextlib.closing(socket.socket()) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -132,7 +134,7 @@ def test_a_client_that_takes_an_answer_slowly_has_it_whole(
         got, began = bytearray(), time.monotonic()
         while piece := sock.recv(2048):
             got += piece
-            if time.monotonic() - began < 2 * events.SEND_S:
+            if time.monotonic() - began < 2 * patience.SEND_S:
                 time.sleep(0.2)
         head, _, body = bytes(got).partition(b"\r\n\r\n")
         assert f"content-length: {len(body)}".encode() in head and len(body) > 90_000
@@ -163,20 +165,20 @@ def test_a_client_that_takes_all_but_the_end_of_an_answer_is_hung_up_on(left: in
     transport.get_extra_info.return_value = None
     transport.is_closing.return_value = False
     transport.get_write_buffer_size.return_value = 100_000
-    config = uvicorn.Config(Mock(), http=_Patient, log_config=None)
-    client = _Patient(config, ServerState(), {}, cast(asyncio.AbstractEventLoop, timers))
+    config = uvicorn.Config(Mock(), http=Patient, log_config=None)
+    client = Patient(config, ServerState(), {}, cast(asyncio.AbstractEventLoop, timers))
     client.connection_made(transport)
     client.pause_writing()
     client.on_response_complete()
-    timers.pass_(service.HEAD_S)
+    timers.pass_(patience.HEAD_S)
     transport.close.assert_called()
     transport.is_closing.return_value = True  # until all is taken
     transport.get_write_buffer_size.return_value = left
     client.resume_writing()
     if not left:
         client.connection_lost(None)
-    timers.pass_(events.SEND_S)
-    timers.pass_(events.SEND_S)
+    timers.pass_(patience.SEND_S)
+    timers.pass_(patience.SEND_S)
     assert transport.abort.called == hung_up
 
 

@@ -166,6 +166,40 @@ def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
     assert web.call(token, "tags").status == 401
 
 
+def test_what_a_session_has_asked_for_ends_with_it(web: Web) -> None:
+    def code(asker: str) -> str:
+        return str(web.call(asker, "sign_in").json["result"]["code"])
+
+    def session(asker: str) -> str:
+        return str(web.ask("POST", "/session", {"code": code(asker)}).json["result"]["token"])
+
+    first = web.token("alice")
+    tokens = [first, second := session(first), third := session(second), session(third)]
+    assert web.ask("DELETE", "/session", token=third).status == 200
+    assert [web.call(each, "tags").status for each in tokens] == [200, 200, 401, 401]
+    left = code(second)
+    assert web.ask("DELETE", "/session", token=first).status == 200
+    assert [web.call(each, "tags").status for each in tokens] == [401] * 4
+    assert web.ask("POST", "/session", {"code": left}).status == 401
+
+
+def test_a_session_that_a_session_has_asked_for_lasts_no_longer() -> None:
+    now = 0.0
+    sessions = identity.Sessions(lambda: now)
+    first = sessions.exchange(sessions.code(Caller("alice")))
+    now = identity.TOKEN_S - 10
+    sessions.bind(code := sessions.code(Caller("alice")), first)
+    second = sessions.exchange(code)
+    assert sessions.left_s(second) == 10 and sessions.caller(second) == Caller("alice")
+    sessions.bind(code := sessions.code(Caller("alice")), second)
+    now += 11
+    assert sessions.caller(second) is None
+    with pytest.raises(Unauthorized):
+        sessions.exchange(code)
+    with pytest.raises(Busy):  # of another process: its sessions are others
+        sessions.bind("code", first)
+
+
 def test_an_agent_that_signs_in_without_end_ends_its_own_sessions_alone() -> None:
     sessions = identity.Sessions()
     bobs, code = sessions.exchange(sessions.code(Caller("bob"))), sessions.code(Caller("bob"))

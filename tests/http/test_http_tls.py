@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from avmfs.errors import Denied, Invalid
+from avmfs.errors import Busy, Denied, Invalid
 from avmfs.rpc.over_http import HttpDoor
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.http.http_world import of, started
 
 OURS, THEIRS = "IP:127.0.0.1", "DNS:elsewhere.example"
@@ -66,6 +66,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("certificates")
     return {
         "good": certificate(folder, "good", OURS),
+        "renewed": certificate(folder, "renewed", OURS),
         "foreign": certificate(folder, "foreign", THEIRS),
         "expired": certificate(folder, "expired", OURS, "20200201000000Z"),
     }
@@ -142,3 +143,53 @@ def test_a_key_that_others_may_read_is_not_taken(root: Path, certificates: dict[
     finally:
         daemon.command("stop")
         daemon.clean_up()
+
+
+def test_a_reload_with_a_certificate_that_cannot_be_served_keeps_the_one_that_is(
+    serving: Any, certificates: dict[str, Path], root: Path
+) -> None:
+    good = certificates["good"]
+    key, loose = good.with_suffix(".key"), root / "loose.key"
+    shutil.copy(key, loose)
+    loose.chmod(0o644)
+    daemon, url, token = serving(good)
+    pid = daemon.status()["http"]["pid"]
+    for made, its_key, says in (
+        (good, loose, f"http.key: {loose}: others may read it: chmod 600"),
+        (good, Path("/nowhere.key"), "http.key: /nowhere.key: No such file"),
+        (Path("/nowhere.pem"), key, f"http.cert: /nowhere.pem with {key}: No such file"),
+        (certificates["renewed"], key, f"http.cert: {certificates['renewed']} with {key}: "),
+        (good.with_suffix(".csr"), key, f"http.cert: {good.with_suffix('.csr')} with {key}: "),
+    ):
+        daemon.settings(settings(made, its_key))
+        assert says in daemon.command("reload", expect=1)
+    assert daemon.status()["http"]["pid"] == pid
+    with contextlib.closing(HttpDoor(url, None, token, ca=str(good))) as door:
+        door.call("tags")
+
+
+def test_a_renewed_certificate_is_served_after_a_reload(
+    serving: Any, certificates: dict[str, Path], root: Path
+) -> None:
+    made = root / "served.pem"
+
+    def put(name: str) -> None:
+        for end in (".pem", ".key"):
+            shutil.copy(certificates[name].with_suffix(end), root / f"new{end}")
+            (root / f"new{end}").rename(made.with_suffix(end))
+
+    def taken(name: str) -> bool:
+        try:
+            HttpDoor(url, None, token, ca=str(certificates[name])).close()
+        except (Busy, Denied):
+            return False
+        return True
+
+    put("good")
+    daemon, url, token = serving(made)
+    pid = daemon.status()["http"]["pid"]
+    daemon.command("reload")
+    assert daemon.status()["http"]["pid"] == pid and taken("good") and not taken("renewed")
+    put("renewed")
+    daemon.command("reload")
+    wait(lambda: taken("renewed"))

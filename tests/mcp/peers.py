@@ -129,10 +129,12 @@ def _connected(portal: BlockingPortal, transport: Callable[[], Any], mode: str) 
 
 
 @contextmanager
-def http_server(environ: dict[str, str], agent: str, *options: str) -> Iterator[str]:
-    """The URL of a server on a free port, with TOKEN."""
+def http_server(
+    environ: dict[str, str], agent: str, *options: str, program: tuple[str, str] = ("-m", "avmfs.mcp")
+) -> Iterator[str]:
+    """The URL of a server on a free port, with TOKEN; ``program``: how it is run."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "avmfs.mcp", "--user", agent, "--tools", "all", "--http", "--port", "0", *options],
+        [sys.executable, *program, "--user", agent, "--tools", "all", "--http", "--port", "0", *options],
         env={**environ, "AVM_MCP_TOKEN": TOKEN},
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

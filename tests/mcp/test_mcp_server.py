@@ -6,11 +6,13 @@ import base64
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -621,6 +623,14 @@ def test_http_is_for_who_has_the_token_and_names_the_server(url: str) -> None:
     assert code(Origin=f"http://localhost:{port}") == 400
     assert httpx2.get(url, headers={}, timeout=LIMIT_S).status_code == 401
     assert httpx2.post(url, content=b"x" * 5_000_000, headers=usual, timeout=LIMIT_S).status_code == 413
+
+
+def test_a_client_that_sends_nothing_is_hung_up_on(world: World) -> None:
+    impatient = ("-c", "from avmfs.mcp import main, patience; patience.HEAD_S = 0.3; main.main()")
+    with http_server(world.environ, "alice", program=impatient) as url:
+        at = urllib.parse.urlsplit(url)
+        with socket.create_connection((str(at.hostname), int(at.port or 0)), LIMIT_S) as silent:
+            assert silent.recv(1) == b""
 
 
 def test_http_is_not_served_beyond_this_machine_unasked(world: World) -> None:

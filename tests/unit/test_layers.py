@@ -231,7 +231,10 @@ def test_only_the_store_speaks_sql() -> None:
 
 
 def test_only_the_http_service_and_mcp_know_web_frameworks() -> None:
-    assert only_in("starlette", "avmfs.http") == [] and only_in("uvicorn", "avmfs.http") == ["avmfs.mcp.http"]
+    assert only_in("starlette", "avmfs.http") == [] and only_in("uvicorn", "avmfs.http") == [
+        "avmfs.mcp.http",
+        "avmfs.mcp.patience",
+    ]
 
 
 def test_only_the_front_ends_know_fuse() -> None:

@@ -18,9 +18,9 @@ from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, Exists, Invalid, OverQuota
 from avmfs.memory import Memory
-from avmfs.rpc import methods
+from avmfs.rpc import methods, transferring
 from avmfs.rpc.transferring import INLINE
-from avmfs.transfer import exporting, formats, front_matter
+from avmfs.transfer import exporting, formats, front_matter, importing
 from avmfs.transfer.files import output
 from avmfs.transfer.importing import Import, Report
 from avmfs.transfer.record import Record, Refusal, moment, nanoseconds
@@ -413,6 +413,35 @@ def test_a_bad_line_beside_a_folder_is_refused_with_its_place(store: Open, tmp_p
     (tmp_path / "in" / "a.txt").write_text("a")
     report = brought(store("first"), "alice", "markdown", tmp_path / "in", "/memory/shared")
     assert report.added == 1 and [each.where for each in report.refused] == [f".avm.jsonl:{n}" for n in (1, 2, 3)]
+
+
+@dataclass
+class Weighed(Door):
+    """The bytes of its largest request or answer."""
+
+    most: int = 0
+
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        answer = super().call(method, **arguments)
+        self.most = max(self.most, len(wire.pack(arguments)), len(wire.pack(answer)))
+        return answer
+
+
+def test_notes_of_much_metadata_go_by_few_at_a_time_and_none_is_lost(
+    store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transferring, "ANSWER", 20_000)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 20_000)
+    first, second = store("first"), store("second")
+    alice = first.agent("alice")
+    for number in range(20):
+        node = alice.node(alice.put(f"/memory/shared/{number}.md", "little\n"))
+        alice.memory.submit("merge_meta", node=node.id, importance=None, user={"said": "x" * 5_000})
+    out, into = (Weighed(door(world, "alice").memory) for world in (first, second))
+    told = exporting.records(out, "/memory/shared")
+    assert Import(into, "/memory/shared", now=lambda: second.clock.at).run(told).added == 20
+    assert exported(first, "alice", "/memory/shared").keys() == exported(second, "alice", "/memory/shared").keys()
+    assert 20_000 < out.most < 26_000 and 20_000 < into.most < 26_000
 
 
 def test_a_file_called_as_what_a_folder_has_beside_is_not_lost_unsaid(store: Open, tmp_path: Path) -> None:
