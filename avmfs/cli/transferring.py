@@ -10,7 +10,7 @@ import click
 
 from avmfs.cli.main import REFUSED, subcommand
 from avmfs.cli.session import LOCAL, door, show, working
-from avmfs.errors import Busy, NotFound
+from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.text.escapes import escaped
 from avmfs.transfer import exporting, formats
 from avmfs.transfer.files import all_but
@@ -34,13 +34,14 @@ def export_(format: str, out: Path, path: str) -> None:
         if not exporting.root_of(memory, path):
             raise NotFound(path=path)
         with working("exporting") as progress:
-            left = list[str]()
+            left: dict[str, str] = {}
             source: Any = (exporting.history if chosen.history else exporting.records)(memory, path, left)
             count = chosen.call(
                 out, progress.counted(source, 0 if chosen.history else exporting.how_many(memory, path))
             )
         if left:
-            raise Busy(all_but(left, "it was changed each time that it had been read halfway"))
+            why = "; ".join(sorted({*left.values()}))
+            raise (Busy if why == exporting.HALFWAY else Invalid)(all_but([*left], why))
         if out != Path("-"):
             show({"path": path, "out": str(out), "records": count}, f"{count} records in {escaped(str(out))}\n")
 

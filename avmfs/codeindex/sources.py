@@ -11,8 +11,9 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from avmfs.codeindex.languages import BY_SUFFIX
 from avmfs.errors import Invalid
@@ -49,8 +50,7 @@ def files(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, os.stat_res
             left_out["unreadable"] += 1
             continue
         if any(each.name == ".gitignore" and each.is_file(follow_symlinks=False) for each in entries):
-            lines = (root / below / ".gitignore").read_text("utf-8", "replace").splitlines()
-            rules = [*rules, (below, pathspec.GitIgnoreSpec.from_lines(lines))]
+            rules = [*rules, (below, pathspec.GitIgnoreSpec(_patterns(root / below / ".gitignore", left_out)))]
         folders = []
         for each in reversed(entries):
             path = below + each.name
@@ -66,8 +66,10 @@ def files(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, os.stat_res
                 left_out["ignored"] += 1
             elif folder:
                 folders.append((path + "/", rules))
-            elif stat.S_ISREG((found := each.stat(follow_symlinks=False)).st_mode):
-                yield path, found
+            else:
+                with suppress(FileNotFoundError):  # since it was listed
+                    if stat.S_ISREG((found := each.stat(follow_symlinks=False)).st_mode):
+                        yield path, found
         waiting += reversed(folders)
 
 
@@ -87,6 +89,22 @@ def text(path: Path, size: int, left_out: Counter[str]) -> bytes | None:
     if reason:
         left_out[reason] += 1
     return None if reason else data
+
+
+def _patterns(gitignore: Path, left_out: Counter[str]) -> list[Any]:
+    """Its lines, but for those that are no pattern: git has these match nothing."""
+    import pathspec
+
+    found: list[Any] = []
+    try:
+        for line in gitignore.read_text("utf-8", "replace").splitlines():
+            try:
+                found += pathspec.GitIgnoreSpec.from_lines([line]).patterns
+            except (ValueError, re.error):
+                left_out["no pattern"] += 1
+    except OSError:
+        left_out["unreadable"] += 1
+    return found
 
 
 def _ignored(path: str, rules: list[tuple[str, GitIgnoreSpec]]) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from avmfs import wire
 from avmfs.errors import Busy, IsDirectory, NotDirectory, NotFound, TooBig
@@ -14,6 +15,9 @@ from avmfs.transfer.record import IMPORTED, Door, Record, known
 
 _FILE, _EXECUTABLE, _LINK = 0o100644, 0o100755, 0o120000
 _GONE = (NotFound, IsDirectory, NotDirectory)  # another thing may have its name by now
+HALFWAY: Final = "it was changed each time that it had been read halfway"
+GITS: Final = "git checks out no such name (tar has all)"
+_GITS = re.compile(r"(?is)(?:\A|/)(?:\.git|git~1)[. ]*(?:[:\\][^/]*)?(?=/|\Z)")  # with those that NTFS takes for .git
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ def told(door: Door, path: str, **wanted: bool) -> Iterator[dict[str, Any]]:
             return
 
 
-def records(door: Door, path: str, left: list[str] | None = None) -> Iterator[Record]:
+def records(door: Door, path: str, left: dict[str, str] | None = None) -> Iterator[Record]:
     """With their bytes. What goes while it is exported is left out; ``left`` as for ``_now``."""
     root = root_of(door, path)
     for each in told(door, path, data=True):
@@ -137,9 +141,9 @@ def contents(door: Door, path: str) -> bytes:
         raise Busy(e.reason, path) from None
 
 
-def _now(door: Door, path: str, left: list[str] | None) -> bytes | None:
+def _now(door: Door, path: str, left: dict[str, str] | None) -> bytes | None:
     """A file's bytes, None where it has gone. Of one that is another each time that it has been read halfway ``left``
-    gets the path; without it, raises Busy."""
+    gets the path, and why; without it, raises Busy."""
     try:
         return contents(door, path)
     except _GONE:
@@ -147,16 +151,24 @@ def _now(door: Door, path: str, left: list[str] | None) -> bytes | None:
     except Busy:
         if left is None:
             raise
-        left.append(path)
+        left[path] = HALFWAY
         return None
 
 
-def history(door: Door, path: str, left: list[str] | None = None) -> Iterator[Step]:
+def history(door: Door, path: str, left: dict[str, str] | None = None) -> Iterator[Step]:
     """How what is there now came to be, oldest first: each version that is kept, at the path that it had, by its
     author, and the renames between. What was removed has left no bytes. The last step makes the tree as it is, where
-    versions are not kept any more, or not for this asker; of what is in ``left`` (see ``_now``), as they are."""
+    versions are not kept any more, or not for this asker; of what is in ``left`` (see ``_now``), as they are. What is
+    in a repository's own directory is as if it lay elsewhere."""
     root = root_of(door, path)
-    now = {each["path"]: each for each in told(door, path) if each["kind"] != "directory"}
+    now: dict[str, dict[str, Any]] = {}
+    for each in told(door, path):
+        if each["kind"] == "directory":
+            continue
+        if (own := _gits(each["path"], root)) is None:
+            now[each["path"]] = each
+        elif left is not None:
+            left[own] = GITS
     files = {each["document"]: each for each in now.values() if each["kind"] == "file"}
     kept = {document: _versions(door, each["path"]) for document, each in files.items()}
     last = {(each["document"], each["version"]): each["seq"] for each in _log(door, path)}
@@ -165,7 +177,7 @@ def history(door: Door, path: str, left: list[str] | None = None) -> Iterator[St
         document, at = row["document"], row["path"]
         directory = document is None and row["op"] == "rename"  # one row for all that is below it
         was = row["was"] if directory else tree.placed.get(document)
-        if not _within(at, root):
+        if not _within(at, root) or _gits(at, root) is not None:
             if was and row["was"] and (gone := tree.leave(was)):  # it left
                 yield Step(row["at"], row["agent"], f"{row['op']} {was}", gone=[relative(name, root) for name in gone])
             continue
@@ -237,3 +249,9 @@ def _mode(each: dict[str, Any]) -> int:
 
 def _within(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _gits(path: str, root: str) -> str | None:
+    """What is git's own of a path below the root: a repository's directory, if it is that or in one."""
+    found = _GITS.search(below := relative(path, root))
+    return None if found is None else path[: len(path) - len(below) + found.end()]

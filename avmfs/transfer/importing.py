@@ -21,7 +21,7 @@ from avmfs import paths, wire
 from avmfs.errors import NO_TEXT, AvmError, Invalid, NotFound
 from avmfs.transfer import exporting
 from avmfs.transfer.files import beside
-from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, plain
+from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, digest_of_said, plain
 
 BATCH, BATCH_BYTES, PIECE = 200, 4 * 1024 * 1024, 8 * 1024 * 1024
 _DIFFERS: Final = "there is another one of that name (--replace: a new version of it)"
@@ -112,8 +112,10 @@ class Import:
             return self._refuse(record, _EXPIRED)
         self._sources.add(record.source)
         where = f"{self._into}/{record.path}"
+        if record.source is not None and where.startswith("/memory/private/"):
+            record = replace(record, shared=None)  # what is private is nobody else's
         if (before := self._before(record, where)) is not None:
-            return self._again(record, before)
+            return self._again(record, *before)
         if record.source is not None:
             where = self._free(where)
         elif where in self._claimed:
@@ -136,11 +138,11 @@ class Import:
             return self._refuse(record, _DIFFERS)
         return self._bring(record, where, there.get("digest"))
 
-    def _before(self, record: Record, where: str) -> str | None:
-        """The file that was made of a foreign record which would be ``where``. One that may not be written to for it
-        counts while it would not have to be."""
+    def _before(self, record: Record, where: str) -> tuple[str, bool] | None:
+        """The file that was made of a foreign record which would be ``where``, and whether it may be written to for it:
+        else it counts while its bytes are those of the record."""
         run = self._run(record)
-        alike: str | None = None
+        alike: tuple[str, bool] | None = None
         for path in self._from.get(record.source or "", ()):
             said, own = _imported(self._there[path]), self._there[path]["author"] == self._door.agent
             below = path.startswith(f"{self._into}/")
@@ -148,9 +150,9 @@ class Import:
             same = own and (said.get("run") == run or (old and record.folder is None))
             space = _space(path)
             if same and space == _space(where) and (below or space is not None):
-                return path
+                return path, True
             if said.get("digest") == record.digest.hex() and (same or below or (own and old)):
-                alike = path
+                alike = path, False
         return alike
 
     def _run(self, record: Record) -> str:
@@ -158,15 +160,18 @@ class Import:
         folder = b"" if record.folder is None else os.fsencode(record.folder.resolve())
         return hashlib.sha256(folder + b"\0" + paths.raw(self._into)).hexdigest()[:16]
 
-    def _again(self, record: Record, where: str) -> None:
+    def _again(self, record: Record, where: str, writable: bool) -> None:
         """A foreign record that was imported before."""
         self._claimed.add(where)
         self._named.setdefault(record.path, where)
-        before = str(_imported(self._there[where]).get("digest"))
-        if before == record.digest.hex():
+        before = _imported(self._there[where])
+        mine = exporting.record(self._there[where], self._into)
+        here, says = (digest_of_said(each, self._door.agent) for each in (mine, record))
+        said = before.get("said", here if self._replacing else says)  # of before it was noted: not looked for unasked
+        if before.get("digest") == record.digest.hex() and (not writable or said == says):
             return self._same(record, where)
         now = next(exporting.told(self._door, where, digest=True))["digest"]
-        if now.hex() != before and not self._replacing:
+        if not self._replacing and (now.hex() != before.get("digest") or said not in (says, here)):
             return self._refuse(record, _BOTH)
         return self._bring(record, where, now)
 
@@ -187,8 +192,6 @@ class Import:
         self.report.refused.append(Refusal(_name(record), reason))
 
     def _bring(self, record: Record, where: str, instead_of: bytes | None) -> None:
-        if record.source is not None and where.startswith("/memory/private/"):
-            record = replace(record, shared=None)  # what is private is nobody else's
         item: dict[str, Any] = {
             "path": where,
             "mode": record.mode,

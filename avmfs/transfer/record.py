@@ -6,6 +6,7 @@ Owns the shape of a record, how times are written, and what a refusal is. Import
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Any, Final, Protocol
 from avmfs.errors import Invalid
 
 IMPORTED: Final = "imported"
-"""The key of a document's metadata that says where it came from: {"author", "source", "digest", "run"}."""
+"""The key of a document's metadata that says where it came from: {"author", "source", "digest", "said", "run"}."""
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?\s*(Z|z|[+-]\d\d:?\d\d)?")
 _DIGITS = re.compile(r"(?:19|20)\d{6}(?:\d{4}(?:\d\d)?)?")
@@ -171,15 +172,26 @@ def time_or_none(said: Any) -> int | None:
     return at if abs(at) < 2**63 else None
 
 
+def digest_of_said(record: Record, owner: str) -> str:
+    """Of all that a foreign record says beside its bytes, links and times, as a store has it that took it over."""
+    shared = None if record.shared is None else sorted({*record.shared} - {owner})
+    meta = {name: value for name, value in record.meta.items() if name != IMPORTED and value is not None}
+    said = [sorted(record.tags), record.importance, record.expires, shared, meta]
+    with suppress(RecursionError):  # no store takes it
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    return ""
+
+
 def authored(record: Record, asker: str, run: str) -> dict[str, Any]:
-    """The metadata under which ``asker`` keeps a record: with its author, where that is another, its source, and which
-    import it was."""
+    """The metadata under which ``asker`` keeps a record: with its author, where that is another, its source, what that
+    said, and which import it was."""
     before = record.meta.get(IMPORTED)
     said: dict[str, Any] = {**before} if isinstance(before, dict) else {}
     if record.author and record.author != asker:
         said["author"] = record.author
     if record.source is not None:
-        said |= {"source": record.source, "digest": record.digest.hex(), "run": run}
+        said |= {"source": record.source, "run": run}
+        said |= {"digest": record.digest.hex(), "said": digest_of_said(record, asker)}
     kept = {name: value for name, value in record.meta.items() if name != IMPORTED}
     return {**kept, **({IMPORTED: said} if said else {})}
 

@@ -20,7 +20,7 @@ from avmfs_config.errors import ConfigError
 from avmfs_config.parse import Range, Readers, Value
 
 HookEvent = Literal[
-    "any", "create", "write", "rename", "remove", "mkdir", "rmdir", "tags", "links", "meta", "shared", "ttl"
+    "any", "create", "write", "rename", "remove", "mkdir", "rmdir", "tags", "links", "meta", "shared", "ttl", "let_out"
 ]
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*")

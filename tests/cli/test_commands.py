@@ -451,6 +451,14 @@ def test_a_reader_that_goes_away_is_no_error(avm: Shell) -> None:
             assert (done.returncode, done.stderr) == (0, b""), gone
 
 
+def test_an_export_that_leaves_something_out_names_it(avm: Shell, tmp_path: Path) -> None:
+    for name in (".git/HEAD", "a.md"):
+        avm.run("write", f"/shared/repository/{name}", name)
+    told = avm.complaint("export", "git", str(tmp_path / "out"), "/shared/repository", code=2)
+    assert "all is exported but /memory/shared/repository/.git: " in told
+    assert (tmp_path / "out").read_bytes().endswith(b"done\n")
+
+
 def test_init(alone: Shell, tmp_path: Path) -> None:
     told = alone.out("init", "alice", "bob", "--root", str(tmp_path), agent=None)
     mounts = Path(alone.environ["AVM_CONFIG_DIR"]) / "mounts.yaml"

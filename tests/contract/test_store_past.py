@@ -876,6 +876,19 @@ def test_what_is_appended_for_long_is_as_long_as_it_was_then(world: World) -> No
         assert seen[4] == len(seen[5]) and size <= seen[4] <= size + 16, at
 
 
+def test_what_was_appended_since_is_no_answer_about_then_though_it_is_one_version(world: World) -> None:
+    node, hers = world.write(ALICE, "memory/log", b""), memory(world, ALICE)
+    for line in range(10):
+        world.now -= 900_000_000  # a line every 0.6 s: the version stays open
+        world.do(ALICE, "append", node=node, handle=3, data=b"apple\n" if line < 5 else b"zebra\n")
+        if line == 4:
+            then = hers.at(Moment(world.seq(), world.now))
+    assert world.rows("version") < 4
+    assert [each.hit.node for each in hers.search("zebra", mode="lexical").hits] == [node]
+    assert then.search("zebra", mode="lexical").hits == ()
+    assert ": 1 file of then, changed or gone since, could not be searched" in then.unsearched()
+
+
 def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path: Path) -> None:
     world = World(tmp_path / "small.db", past_bytes=100_000)
     for number in range(4):

@@ -145,7 +145,7 @@ def test_who_may_not_change_a_file_may_not_claim_it_and_does_not_get_it(tmp_path
         assert all(not each["claims"] for each in methods.call(bob.memory, "agents", {}))
 
 
-def test_what_is_in_quarantine_is_nobodys_next_task(tmp_path: Path) -> None:
+def test_what_is_in_quarantine_is_nobodys_next_task_and_in_no_list_of_who_works_on_what(tmp_path: Path) -> None:
     with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
         alice, bob = world.agent("alice"), world.agent("bob")
         for name in ("a", "b"):
@@ -157,6 +157,12 @@ def test_what_is_in_quarantine_is_nobodys_next_task(tmp_path: Path) -> None:
         assert [taken(world, "bob") for _ in "ab"] == ["/memory/shared/q/b.md", "(nothing to claim)"]
         bob.echo("\n", "/memory/shared/q/a.md:claim")  # who names it has it
         assert holder(world, "/memory/shared/q/a.md") == "bob"
+        assert [each["path"] for each in methods.call(alice.memory, "claims", {})["claims"]] == [
+            "/memory/shared/q/b.md"
+        ]
+        assert "q/a.md" not in (told := alice.cat("/:agents")) and "works on /memory/shared/q/b.md" in told
+        alice.echo("/memory/shared/q/a.md\n", "/:quarantine")
+        assert "works on /memory/shared/q/a.md" in alice.cat("/:agents")
 
 
 def test_a_claim_of_who_may_not_change_the_file_any_more_is_anybodys_who_may(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from avmfs.access import Access, Policy, Principal, Rule
 from avmfs.cli.indexing import named
 from avmfs.codeindex import finding, modules, scanning
+from avmfs.codeindex import sources as sources_of
 from avmfs.codeindex.languages import BY_SUFFIX
 from avmfs.codeindex.parsing import Module, Symbol, parse
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NotFound
@@ -199,6 +201,33 @@ def test_what_is_no_source_is_left_out_and_counted(world: World, code: Path) -> 
     assert [each[0] for each in report.refused] == ["a:meta?q=.py"]
     names = [each.symbol.name for each in finding.sigs(door(world, "alice"), "house")]
     assert set(names) == {"whole", "kept", "caf\xe9", "open_door", "RoofTop", "RoofTop.keepRainOut"}
+
+
+def test_what_is_no_pattern_and_a_gitignore_that_cannot_be_read_leave_nothing_out(
+    world: World, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / ".gitignore").write_text("build/\nbin\\\n!\n[z-a]\n*_gen.py\n")
+    for name in ("build/x.py", "x_gen.py", "bin/kept.py", "sub/.gitignore", "sub/kept.py"):
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text("")
+    real = Path.read_text
+
+    def read(self: Path, *how: Any, **named: Any) -> str:
+        if self == code / "sub" / ".gitignore":
+            raise PermissionError
+        return real(self, *how, **named)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    report = scanning.scan(door(world, "alice"), "house", code)
+    assert report.left_out == {"ignored": 2, "no pattern": 3, "unreadable": 1} and report.files == 4
+    assert scanning.status(door(world, "alice"), "house")["here"] is True
+
+
+def test_a_file_that_goes_while_it_is_looked_for_ends_no_scan(code: Path) -> None:
+    found = sources_of.files(code, Counter())
+    assert next(found)[0] == "src/RoofTop.java"
+    (code / "src" / "door.py").unlink()
+    assert list(found) == []
 
 
 def test_nobody_but_the_scan_of_its_agent_writes_there(world: World, code: Path) -> None:

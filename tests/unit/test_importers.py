@@ -17,7 +17,7 @@ import pytest
 
 from avmfs.errors import Invalid, StoreFailed
 from avmfs.transfer import formats
-from avmfs.transfer.record import Record, nanoseconds
+from avmfs.transfer.record import Record, digest_of_said, nanoseconds
 from tests.unit.test_transfer import OPERATOR, Open, brought, exported, newest, store  # noqa: F401
 
 INTO = "/memory/shared/in"
@@ -411,6 +411,55 @@ def test_what_changed_in_the_source_comes_and_what_changed_in_both_is_asked_abou
     assert exported(world, "kim", INTO)["likes-tea.md"].data == b"corrected here\n"
     assert brought(world, "kim", "mem0", source, INTO, replacing=True).updated == 1
     assert exported(world, "kim", INTO)["likes-tea.md"].data == b"Likes black tea\n"
+
+
+def test_what_the_source_says_otherwise_comes_and_what_is_said_otherwise_here_too_is_asked_about(
+    store: Open, tmp_path: Path
+) -> None:
+    world, source = store("store"), mem0(tmp_path)
+    kim, memories = world.agent("kim"), json.loads(source.read_text())
+
+    def says(who: str, *tags: str, **how: Any) -> tuple[int, int, tuple[str, ...]]:
+        memories["results"][0] |= {"categories": tags, "metadata": {"k": tags}}
+        source.write_text(json.dumps(memories))
+        report = brought(world, who, "mem0", source, INTO, **how)
+        assert report.added + report.updated + report.same + len(report.refused) == report.read == 6
+        return report.updated, report.same, exported(world, "kim", INTO)["likes-tea.md"].tags
+
+    brought(world, "kim", "mem0", source, INTO)
+    assert says("bob", "b") == (0, 3, ("a",)), "it is not his"
+    assert says("kim", "b") == (1, 2, ("b",)) and says("kim", "b") == (0, 3, ("b",))
+    note = exported(world, "kim", INTO)["likes-tea.md"]
+    assert note.meta["mem0"] == {"k": ["b"]} and note.data == b"Likes tea\n"
+    node = kim.node(f"{INTO}/likes-tea.md").id
+    kim.memory.submit("set_tags", node=node, add=["own"], remove=[], replace=False)
+    assert says("kim", "b") == (0, 3, ("b", "own")), "what was said here stays"
+    assert says("kim", "c") == (0, 2, ("b", "own")) and says("kim", "c", replacing=True) == (1, 2, ("c",))
+    before = exported(world, "kim", INTO)["likes-tea.md"].meta["imported"]
+    del before["said"]  # as imports of before have it
+    kim.memory.submit("merge_meta", node=node, importance=None, user={"imported": before})
+    assert says("kim", "d") == (0, 3, ("c",)) and says("kim", "d", replacing=True) == (1, 2, ("d",))
+
+
+def test_what_is_limited_in_the_source_since_is_so_here(store: Open, tmp_path: Path) -> None:
+    world, source = store("store"), earlier_avm(tmp_path)
+    brought(world, OPERATOR, "avm-db", source, INTO)
+    assert "shared/market/BTC.md" in exported(world, "bob", INTO)
+    with apsw.Connection(str(source)) as db:
+        db.execute(
+            "update nodes set meta = json_set(meta, '$.shared_with', json_array('akashi'))"
+            " where path like '%/BTC.md' or path like '%/limited.md' or path like '%/own.md'"
+        )
+    assert brought(world, OPERATOR, "avm-db", source, INTO).updated == 3
+    assert "shared/market/BTC.md" not in exported(world, "bob", INTO)
+    assert exported(world, OPERATOR, INTO)["shared/limited.md"].shared == ("akashi",)
+
+
+def test_metadata_that_is_nested_too_deep_to_be_told_ends_no_import() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    assert digest_of_said(Record("a.md", b"", meta={"k": deep}), "kim") == ""
 
 
 def test_a_name_that_somebody_has_is_not_taken(store: Open, tmp_path: Path) -> None:

@@ -471,9 +471,9 @@ def test_a_file_whose_name_another_has_on_this_disk_is_not_lost_unsaid(tmp_path:
     assert [(each.path, each.data) for each in read] == [("z", None), ("a.md", b"1")]
 
 
-def repository(world: World, path: str, at: Path) -> Callable[..., bytes]:
+def repository(world: World, path: str, at: Path, left: dict[str, str] | None = None) -> Callable[..., bytes]:
     """git in a repository that has the history below a path."""
-    formats.writers()["git"].call(at / "out", exporting.history(door(world, OPERATOR), path))
+    formats.writers()["git"].call(at / "out", exporting.history(door(world, OPERATOR), path, left))
 
     def git(*arguments: str, data: bytes = b"") -> bytes:
         command = ["git", "-C", str(at / "repo"), "-c", "safe.directory=*", *arguments]
@@ -548,6 +548,25 @@ def test_each_commit_has_the_tree_as_it_was_whatever_directories_were_renamed(st
         for commit in commits
     ]
     assert found == trees
+
+
+def test_what_is_git_s_own_in_a_repository_is_left_out_of_the_history_and_named(store: Open, tmp_path: Path) -> None:
+    world, top = store("first"), "/memory/shared"
+    alice = world.agent("alice")
+    own = ("p/.git/HEAD", "p/.git/out.md", "q/.GIT./HEAD", "git~1")
+    for name in (*own, "p/a.md", "p/in.md", ".github/b.md", "r/c.md"):
+        alice.put(f"{top}/{name}", name)
+    world.clock.pass_(1)
+    for was, name in (("p/.git/out.md", "p/out.md"), ("p/in.md", "p/.git/in.md"), ("r", "r.git"), ("p", "s")):
+        alice.memory.rename(f"{top}/{was}".encode(), f"{top}/{name}".encode())
+    left: dict[str, str] = {}
+    git = repository(world, "/memory", tmp_path, left)
+    git("checkout", "-q", "main")
+    repo = tmp_path / "repo"
+    found = {str(each.relative_to(repo / "shared")): each.read_text() for each in repo.glob("shared/**/*.md")}
+    came = {"s/a.md": "p/a.md", "s/out.md": "p/.git/out.md", ".github/b.md": ".github/b.md", "r.git/c.md": "r/c.md"}
+    assert found == came
+    assert left == dict.fromkeys((f"{top}/{name}" for name in ("git~1", "q/.GIT.", "s/.git")), exporting.GITS)
 
 
 def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open, tmp_path: Path) -> None:
@@ -629,9 +648,9 @@ def test_a_large_file_that_changes_while_it_is_read_is_named_and_the_others_are_
     source: Any = exporting.history if format == "git" else exporting.records
     with pytest.raises(Busy, match=path):
         list(source(busy(), "/memory/shared"))
-    left = list[str]()
+    left: dict[str, str] = {}
     found = list(source(busy(), "/memory/shared", left))
-    assert left == [path]
+    assert left == {path: exporting.HALFWAY}
     if format == "tar":
         assert [each.path for each in found] == ["a.md", "z.md"]
     else:

@@ -99,12 +99,12 @@ def _made_of(tx: Tx, node: Node) -> list[Node]:
     return [node_of(row) for row in rows]
 
 
-def _set_origin(tx: Tx, node: Node, origin: Origin) -> None:
+def _set_origin(tx: Tx, node: Node, origin: Origin, op: str = "trust") -> None:
     parts = tx.parts_of(node)
     names = tx.db.execute("select shared from document where id = ?", (tx.document_of(node),)).get
     # Whoever saw it sees it: earlier versions need no veil.
     set_scope(tx, node, tx.scope_at(parts, shared_at(names, parts), origin), continues=True)
-    tx.log("trust", tx.node(node.id), paths.join(parts))
+    tx.log(op, tx.node(node.id), paths.join(parts))
 
 
 @command
@@ -125,10 +125,10 @@ def set_sources(tx: Tx, node: int, sources: list[str]) -> dict[str, Any]:
 
 @command
 def let_out(tx: Tx, node: int) -> dict[str, Any]:
-    """Whoever may change it lets a file out of quarantine: it is found again, and marked. What has been made of it is
-    judged by itself."""
+    """Whoever may change it lets a file out of quarantine: it is found again, and marked, and subscribers are told.
+    What has been made of it is judged by itself."""
     found = tx.writable(node)
     if found.scope not in tx.visible.held:
         raise Invalid("not in quarantine")
-    _set_origin(tx, found, tx.origin(found.scope)._replace(released=True))
+    _set_origin(tx, found, tx.origin(found.scope)._replace(released=True), "let_out")
     return {}

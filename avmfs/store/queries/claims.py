@@ -38,8 +38,9 @@ class ClaimsReader(Part):
         return Claim(*found[0]) if found else None
 
     def held(self, limit: int) -> list[Claim]:
-        """Those that are over last first."""
-        return [Claim(*row) for row in self._all(f"{_CLAIMS} order by until desc, node.id limit :limit", limit=limit)]
+        """Those that are over last first, but for those of what is in quarantine."""
+        asked = f"{_CLAIMS} order by until desc, node.id limit :limit"
+        return [Claim(*row) for row in self._all(asked, scopes=self._visible.told_json, limit=limit)]
 
     def free(self, parent: int, limit: int) -> list[int]:
         """Files of a directory that nobody has claimed and that the asker may change, in order of mtime: none that is

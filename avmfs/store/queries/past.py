@@ -388,8 +388,11 @@ class PastReader(Reader):
         held = self._state(node)
         if held is None or held[0].document is None:
             return None
-        head = self._db.execute("select head from document where id = ? and node = ?", (held[0].document, node)).get
-        return self.path(node) if head == held[1] else None
+        now: Any = self._db.execute(
+            "select head, size from document join node on node.id = node where document.id = ? and node = ?",
+            (held[0].document, node),
+        ).fetchone()  # of one version more may have been appended since
+        return self.path(node) if now == (held[1], held[0].size) else None
 
     def unchanged_below(self, under: int) -> list[int]:
         """Documents of the files that stood below a directory then, with the bytes of today."""
