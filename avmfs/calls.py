@@ -9,7 +9,7 @@ layers. Knows nothing of requests. And work in a thread of its own: ``within`` f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Final, TypeVar
 
 from avmfs.errors import Busy, Interrupted, TimedOut
@@ -90,6 +90,13 @@ def go_on() -> None:
         call.look()
         if call.given_up:
             raise Interrupted("nobody waits any more")
+
+
+def going_on(each_of: Iterable[T]) -> Iterator[T]:
+    """These, with ``go_on`` before each."""
+    for each in each_of:
+        go_on()
+        yield each
 
 
 def next_step() -> None:

@@ -35,7 +35,7 @@ _ADD, _DROP, _ALONE = 1, 2, 3  # the last: a value in place of all before
 _FIRST_SIZE = 1 << 20
 _WASTE = 4 << 20  # garbage that is not worth compacting
 _SMALL = 16 * 1024
-MOST = 1 << 30
+MOST = 1 << 30  # bytes of values; with what counts no more, the log is some four times as long at most
 CROWDED = 256 << 20
 
 
@@ -110,11 +110,13 @@ class Log:
     def add(self, key: bytes, *pieces: bytes | bytearray | memoryview, alone: bool = False) -> int:
         """Keep the pieces, joined, as one more value of ``key``, or as the only one (``alone``). Returns how many bytes
         are kept by now: more than CROWDED, and whoever can should let go of some. Raises OverQuota when there is no
-        room."""
+        room for one more."""
         size = _RECORD.size + len(key)
         for piece in pieces:
             size += len(piece)
         with self._mutex:
+            if not alone and self._live + size > MOST:
+                raise OverQuota("too much is written and not yet committed")
             start, stop = self._append(size, _ALONE if alone else _ADD, key, pieces)
             if alone:
                 self._live -= sum(stop - start for start, stop in self._spans.pop(key, ()))
@@ -183,11 +185,10 @@ class Log:
 
     def _make_room(self, size: int) -> None:
         """For a record of ``size``: compact, grow."""
-        if self._end - self._start - self._live > max(_WASTE, 2 * self._live):
+        often = 1 if self._end > MOST // 2 else 2  # copying is dearer than memory until there is much of it
+        if self._end - self._start - self._live > max(_WASTE, often * self._live):
             self._compact()
         if self._end + size > self._size:
-            if self._end + size > MOST:
-                raise OverQuota("too much is written and not yet committed")
             self._resize(max(2 * self._size, _FIRST_SIZE * (1 + (self._end + size) // _FIRST_SIZE)))
 
     def _compact(self) -> None:

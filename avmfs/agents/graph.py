@@ -6,7 +6,7 @@ cannot see; costs two statements a file looked at. Knows no text and no view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from avmfs import calls
@@ -60,18 +60,12 @@ def edges(reader: Reader, entries: Iterable[Entry]) -> list[Edge]:
     """The links that lead away from these files, in order of source and target."""
     found = [
         Edge(entry.path, link.path, link.type)
-        for entry in _going_on(entries)
+        for entry in calls.going_on(entries)
         if entry.node.document is not None
         for link in reader.links(entry.node.document)
         if link.outgoing
     ]
     return sorted(found, key=lambda each: (each.source, each.target, each.type))
-
-
-def _going_on(entries: Iterable[Entry]) -> Iterator[Entry]:
-    for entry in entries:
-        calls.go_on()
-        yield entry
 
 
 def document_at(reader: Reader, path: bytes) -> int | None:

@@ -36,9 +36,9 @@ class Handles:
 
     def went_on(self, number: int, handle: VirtualHandle, unique: int = 0, data: bytes = b"") -> None:
         """Something was done to a virtual handle; ``data`` was written to it by that request."""
-        self._continuity.progress(number, handle, unique, data)
-        if isinstance(handle, QuestionHandle):
+        if isinstance(handle, QuestionHandle):  # first: what counts as asked is there
             self._continuity.asked()
+        self._continuity.progress(number, handle, unique, data)
 
     def asked(self) -> None:
         """Questions have changed."""

@@ -134,7 +134,7 @@ class Handover:
 
     def gave_up(self, node: int, handles: Iterable[FileHandle], error: AvmError) -> None:
         # First of all the edits are void: a successor commits none of them, and tells all who can write.
-        self._log.add(_edits_key(node), _EDIT.pack(_GIVEN_UP, error.code, 0))
+        self._log.add(_edits_key(node), _EDIT.pack(_GIVEN_UP, error.code, 0), alone=True)
         for fh, handle in list(self.handles.items()):
             if isinstance(handle, FileHandle) and handle in handles:
                 self._rows.set(fh & ((1 << _ROW_BITS) - 1), 0, _state(handle))

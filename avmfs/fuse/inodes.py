@@ -10,10 +10,11 @@ are always 0: what the kernel keeps of an old number, a file handle say, can onl
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 
-from avmfs.errors import NotFound, Stale
+from avmfs.errors import NotFound, OverQuota, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handover import Handover
 from avmfs.fuse.protocol import Op
@@ -24,7 +25,8 @@ from avmfs.vfs.tree import Tree
 
 # Below 16 and none of the directories that every tree has: never a store id.
 _PLACES = {ASK: 9, b"shared": 10, b"private": 11, b"tell": 12}
-_PAST, _UNNOTED = 1 << 62, -1
+_PAST, _BEYOND = 1 << 62, 1 << 61  # bits of numbers that are not noted
+_UNNOTED = -1  # in place of a row
 _FIXED = {number: name for name, number in _PLACES.items()}
 
 
@@ -44,7 +46,7 @@ class Inodes:
         self._continuity = continuity
         self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
         self._keys: dict[Address, int] = {}
-        self._past = itertools.count()
+        self._unnoted = itertools.count()
         self._table = threading.Lock()
         for row, number, count, found in continuity.nodes():
             self._virtual[VIRTUAL | number] = (found, count, row)
@@ -57,7 +59,7 @@ class Inodes:
         if node & VIRTUAL:
             with self._table:
                 known = self._virtual.get(node)
-            if known is None:  # of the past, which a predecessor knew
+            if known is None:  # not noted, which a predecessor knew
                 raise Stale()
             return known[0]
         return self._fixed(node)
@@ -83,12 +85,8 @@ class Inodes:
             return _PLACES[found.name]
         with self._table:
             number = self._keys.get(found)
-            if number is None and isinstance(found, Then | ViewThen):
-                # As many as a tree has nodes: not noted for a successor, which the kernel asks for the names again.
-                number = self._keys[found] = VIRTUAL | _PAST | self._continuity.generation << 40 | next(self._past)
-                self._virtual[number] = (found, 0, _UNNOTED)
-            elif number is None:
-                row, plain = self._continuity.node_known(found)
+            if number is None:
+                row, plain = self._noted(found)
                 number = self._keys[found] = VIRTUAL | plain
                 self._virtual[number] = (found, 0, row)
             address, count, row = self._virtual[number]
@@ -96,6 +94,17 @@ class Inodes:
             if row != _UNNOTED:
                 self._continuity.node_counted(row, count + 1)
         return number
+
+    def _noted(self, found: Address) -> tuple[int, int]:
+        """Its row and a number that no other node has had. Of the past there are as many as a tree has nodes, and of
+        views more than there is room for: those are not noted for a successor, which the kernel asks for the names
+        again."""
+        past = isinstance(found, Then | ViewThen)
+        if not past:
+            with contextlib.suppress(OverQuota):
+                return self._continuity.node_known(found)
+        bit = _PAST if past else _BEYOND
+        return _UNNOTED, bit | self._continuity.generation << 40 | next(self._unnoted)
 
     def forget_real(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """A quick answer to FORGET of a real node, which is not counted."""

@@ -76,14 +76,18 @@ class Source:
 
     def call(self, context: Context, work: Callable[[BaseHandler], T]) -> T:
         """``work`` of the handler, for as long as the provider may take. Raises what it raises, TimedOut, Busy."""
+
+        def asked() -> T:
+            try:
+                return work(self._made())
+            except Exception:
+                raise
+            except BaseException as e:  # of code that is not ours: it would end who called, too
+                raise StoreFailed(f"{type(e).__name__}: {e}") from None
+
         if not self._slots.acquire(timeout=context.timeout_s):
             raise Busy(f"{SLOTS} calls of this source do not end")
-        try:
-            return within(context.timeout_s, self._slots, f"fetch {context.path}", lambda: work(self._made()))
-        except Exception:
-            raise
-        except BaseException as e:  # of code that is not ours: it would end who called, too
-            raise StoreFailed(f"{type(e).__name__}: {e}") from None
+        return within(context.timeout_s, self._slots, f"fetch {context.path}", asked)
 
     def close(self) -> None:
         if self._handler is not None:

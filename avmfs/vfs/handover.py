@@ -109,6 +109,8 @@ def plain_progress(handle: VirtualHandle) -> list[Any]:
         return [handle.ended, handle.refused]
     if isinstance(handle, LiveHandle):
         return [handle.written_to, handle.emptied, handle.refused]
+    if isinstance(handle, QuestionHandle):
+        return [handle.ended, handle.asked]
     return [handle.ended]
 
 
@@ -126,6 +128,8 @@ def set_progress(handle: VirtualHandle, values: list[Any], data: bytes) -> None:
             handle.refuse()
     elif isinstance(handle, MailHandle):
         (handle.refused,) = values[1:]
+    elif isinstance(handle, QuestionHandle):
+        (handle.asked,) = values[1:] or (0,)  # older versions did not know
 
 
 def _view(name: paths.ViewName, node: Node) -> views.View:

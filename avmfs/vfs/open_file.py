@@ -290,9 +290,11 @@ class OpenFile:
             error = from_wire(error.code, error.reason, error.filename, recorded=error.recorded)  # without its frames
             for handle in self.dirtied:
                 handle.refused, handle.told = error, ()
-            if self.keep is not None:
-                self.keep.gave_up(self.node, self.dirtied, error)
-            self._clean()
+            try:
+                if self.keep is not None:
+                    self.keep.gave_up(self.node, self.dirtied, error)
+            finally:  # else the next flush commits them, perhaps once more
+                self._clean()
 
     def _clean(self) -> None:
         self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False

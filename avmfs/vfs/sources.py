@@ -16,7 +16,8 @@ from avmfs.vfs.address import Address, Real, ViewOf
 from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.live_handle import LiveHandle
 
-_FRESH = ("data", "delta", "diff", "annotated")  # views that show the bytes
+# Views of a file that show its bytes, or what they say.
+_FRESH = ("data", "delta", "diff", "annotated", "blame", "related", "synthesis", "verify")
 
 
 class Sources:
@@ -54,7 +55,7 @@ class Sources:
 
     def fresh(self, found: Address) -> None:
         """Before it is opened. Raises what the source comes to."""
-        if isinstance(found, ViewOf) and found.view.name not in _FRESH:
+        if isinstance(found, ViewOf) and found.node.kind is Kind.FILE and found.view.name not in _FRESH:
             return
         if self._live is not None and isinstance(found, Real | ViewOf) and self.awaits(found.node):
             with self._errors:

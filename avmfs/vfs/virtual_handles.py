@@ -285,6 +285,7 @@ class QuestionHandle(VirtualHandle):
         stem, _, query = name.partition(b"?")
         self.name = paths.text(stem)
         self.whole_name = name
+        self.asked = 0  # length of what was asked last
         self.rendered = rendered
         if readable and rendered is None and recall is not None and root is not None:
             parameters = paths.parse_query(query)
@@ -297,8 +298,9 @@ class QuestionHandle(VirtualHandle):
 
     def flush(self) -> None:
         with self.lock:
-            if self.written:
+            if len(self.written) > self.asked:  # a shell closes copies of the handle all day
                 ask(self.memory, self.name, self.text().strip())
+                self.asked = len(self.written)
 
 
 def ask(memory: Memory, name: str, question: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 from typing import Annotated, Any, Final, NamedTuple
 
-from avmfs import calls, paths
+from avmfs import paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
@@ -292,7 +292,6 @@ def _moved(path: bytes, was: bytes, now: bytes) -> bytes:
 
 def _rows(reader: Reader, under: int, after: int) -> Iterator[Change]:
     while rows := reader.changes(under, after_seq=after, limit=_ROWS, newest_first=False):
-        calls.go_on()
         yield from rows
         after = rows[-1].seq
 

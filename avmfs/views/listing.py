@@ -124,10 +124,9 @@ def changed(reader: Reader, under: int, after: int, since: int, limit: int) -> t
     """The ``limit`` paths that changed last, newest first, and whether there are more."""
     below, wanted = b"" if under == ROOT else reader.path(under), limit * _ROWS_PER_PATH
     while True:
-        calls.go_on()
         rows = reader.changes(under, after_seq=after, since=since, limit=wanted)
         fold = Fold(below)
-        for row in reversed(rows):
+        for row in calls.going_on(reversed(rows)):
             fold.take(row)
         found = sorted(fold.touched(), key=lambda each: (-each.last.seq, each.path))
         whole = len(rows) < wanted

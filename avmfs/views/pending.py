@@ -113,7 +113,6 @@ def feed(
         rows: list[tuple[Change, str, int]] = []
         wanted = limit * _FEED_ROWS
         while True:
-            calls.go_on()
             found = reader.changes(node.id, since=since, limit=wanted)
             rows = _deeds(found if agent is None else [each for each in found if each.agent == agent])
             if len(rows) > limit or len(found) < wanted:
@@ -132,7 +131,7 @@ def feed(
 def _deeds(changes: list[Change]) -> list[tuple[Change, str, int]]:
     """Newest first: the same deed on the same path, one after the other, is one. (its newest row, what, how often)"""
     deeds: list[tuple[Change, str, int]] = []
-    for each in changes:
+    for each in calls.going_on(changes):
         did = _DID.get(each.op, each.op)
         if deeds and (deeds[-1][0].agent, deeds[-1][1], deeds[-1][0].path) == (each.agent, did, each.path):
             last, _, count = deeds[-1]

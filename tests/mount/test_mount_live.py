@@ -125,6 +125,9 @@ def settings(place: Path) -> Iterator[str]:
     (place / "files/sub/a.txt").write_text("from a file\n")
     (place / "secret").write_text("not for agents\n")
     (place / "files/out").symlink_to(place / "secret")
+    (place / "shelf/poems").mkdir(parents=True)
+    (place / "shelf/novel").write_text("call me\n")
+    (place / "shelf/poems/ode").write_text("to a tree\n")
     (place / "put").mkdir()
     (place / "put/a").write_text("old\n")
     (place / "news").write_text("the harvest of quinces was early\n")
@@ -190,6 +193,7 @@ def settings(place: Path) -> Iterator[str]:
                 **BRIEF,
             },
             {"pattern": "/live/files/*", "handler": "file", "config": {"root": str(place / "files")}, "ttl": 0},
+            {"pattern": "/live/shelf/*", "handler": "file", "config": {"root": str(place / "shelf")}, "ttl": 0},
             {
                 "pattern": "/live/put/{name}",
                 "handler": "file",
@@ -278,6 +282,16 @@ def test_listings_show_what_can_be_known(live: Path, alice: Path) -> None:
     assert os.listdir(live / "sql") == ["NVDA"] and sorted(os.listdir(live / "chosen")) == ["Oslo", "Rome"]
     assert os.listdir(live / "put") == ["a"] and os.listdir(alice / "system") == ["status"]
     assert "from a file" in sh(f"grep -r . {live}/files").stdout and {"live", "system"} < set(os.listdir(alice))
+
+
+def test_views_show_what_a_source_has_where_nobody_has_looked_before(live: Path, bob: Path, place: Path) -> None:
+    assert "  novel" in cat(live / "shelf/:list") and "ode" in cat(bob / "live/shelf/poems/:tree")
+    for said in ("as [/memory/none@1] says", "as [/memory/nobody@2] says"):
+        cat(live / "shelf/novel")
+        (place / "shelf/novel").write_text(f"{said}\n")
+        assert said in cat(live / "shelf/novel:blame")
+    (place / "shelf/novel").write_text("as [/memory/nothing@3] says\n")
+    assert "/memory/nothing" in cat(bob / "live/shelf/novel:verify")
 
 
 # What is attempted, at which path below /live, and what it comes to: the bytes, or errno and reason.

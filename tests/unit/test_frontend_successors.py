@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from avmfs import handover as kept
-from avmfs.errors import Invalid, NoSpace, NotFound, OverQuota
+from avmfs.errors import Invalid, NoSpace, NotFound, OverQuota, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.entry_cache import EntryCache
 from avmfs.fuse.file_ops import FileOps
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.handover import Handover
-from avmfs.fuse.inodes import Inodes
+from avmfs.fuse.inodes import Inodes, is_past
 from avmfs.fuse.namespace_ops import NamespaceOps
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
@@ -32,7 +32,7 @@ from avmfs.vfs.address import ASK
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.open_file import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, FileHandle
 from avmfs.vfs.tree import Tree
-from avmfs.vfs.virtual_handles import WRITE_LIMIT, MailHandle, ask
+from avmfs.vfs.virtual_handles import WRITE_LIMIT, MailHandle, QuestionHandle, ask
 from tests.unit.views_fixtures import World, opened
 
 
@@ -208,6 +208,55 @@ def test_a_question_is_kept_or_gone_whenever_the_process_is_killed(
         assert successor.memory.questions == {"q0": "what about 0?", "q2": "what about 2?"}
 
 
+@pytest.mark.parametrize("killed_in", [None, "asked", "progress"])
+def test_a_question_file_that_stays_open_asks_once_for_what_was_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, killed_in: str | None
+) -> None:
+    """A shell that has it open closes a copy of the handle with each command. ``killed_in``: before that was noted."""
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    memory = kept.make()
+    tree = Tree(world.agent("alice").memory, uid=0, gid=0)
+    continuity = Handover(tree, memory)
+    handles, questions = Handles(continuity), tree.memory.questions
+    handle: Any = QuestionHandle(tree.memory, b"n", False, True, None, None)
+    fh = handles.keep(handle, 1)
+
+    def closes(handles: Handles, handle: Any) -> None:
+        handle.flush()
+        handles.went_on(fh, handle)
+
+    handle.write(0, b"first\n")
+    handles.went_on(fh, handle, 2, b"first\n")
+    with monkeypatch.context() as patched, contextlib.suppress(Killed):
+        if killed_in is not None:
+            patched.setattr(Handover, killed_in, killed)
+        closes(handles, handle)
+    if killed_in is not None:  # the kernel sends the FLUSH again
+        questions.clear()
+        handles = Handles(Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)))
+        handle = handles[fh]
+        closes(handles, handle)
+    assert questions == {"n": "first"}
+    ask(tree.memory, "n", "another's")
+    closes(handles, handle)
+    assert questions == {"n": "another's"}
+    del questions["n"]
+    for _ in range(2):
+        handles = Handles(Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)))
+        questions.clear()
+        closes(handles, handles[fh])
+        assert not questions
+    handles[fh].write(0, b"and more\n")
+    handles[fh].flush()
+    assert questions == {"n": "first\nand more"}
+
+
 def test_a_mailbox_takes_any_number_of_messages_and_leaves_a_successor_what_is_not_sent(world: World) -> None:
     memory = kept.make()
     world.agent("bob")
@@ -229,6 +278,29 @@ def test_a_mailbox_takes_any_number_of_messages_and_leaves_a_successor_what_is_n
     handles.went_on(fh, handle, 1000, b"not yet")
     successor = Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file)).handles[fh]
     assert isinstance(successor, MailHandle) and successor.text() == "not yet"
+
+
+def test_views_beyond_those_that_are_noted_are_served_and_a_successor_is_asked_for_them_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(kept.AREAS, "nodes", 4)
+    memory = kept.make()
+    tree, _, _ = made(world, b"f")
+    numbers, where = Inodes(tree, Handover(tree, memory)), tree.lookup(tree.node(1), b"memory")[0]
+    views = [tree.lookup(where, b"f:" + name)[0] for name in (b"meta", b"tags", b"links", b"ttl", b"info", b"path")]
+    given = [numbers.number(each) for each in views]
+    assert len(set(given)) == 6 and [numbers.number(each) for each in views] == given
+    assert [numbers.address(each) for each in given] == views and not any(map(is_past, given))
+    after = Tree(tree.memory, uid=0, gid=0)
+    successor = Inodes(after, Handover(after, kept.reopen(memory.tables, memory.log_file)))
+    assert [successor.address(each) for each in given[:4]] == views[:4]
+    for lost in given[4:]:
+        with pytest.raises(Stale):
+            successor.address(lost)
+    assert successor.number(views[4]) not in given
+    numbers.forget(Request(Op.FORGET, 1, given[5], 0, 0, p.FORGET_IN.pack(2)))
+    with pytest.raises(Stale):
+        numbers.address(given[5])
 
 
 @pytest.mark.parametrize("last", [b"\n", b"hi again\n"], ids=["refused", "sent"])

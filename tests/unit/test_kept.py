@@ -80,6 +80,28 @@ def test_room_is_bounded_by_what_is_live() -> None:
     assert reopened(made).log.values(b"stays") == [b"x" * 100] and reopened(made).log.all_keys() == [b"stays"]
 
 
+def test_room_is_refused_only_where_what_is_live_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "MOST", 64 << 20)
+    made, mib = handover.make(), bytes(1 << 20)
+    for number in range(16):
+        made.log.add(b"stays %d" % number, mib)
+    for _ in range(100):
+        made.log.add(b"goes", mib)
+        made.log.drop(b"goes")
+    assert os.fstat(made.log_file).st_size <= 128 << 20
+    for number in range(100):
+        try:
+            made.log.add(b"more %d" % number, mib)
+        except OverQuota:
+            break
+    assert number == 47
+    made.log.add(b"more 0", b"void", alone=True)  # nothing that lets go is refused
+    made.log.drop(b"more 1")
+    made.log.add(b"more 1", mib)
+    found = reopened(made).log
+    assert found.values(b"more 0") == [b"void"] and found.values(b"more 1") == found.values(b"stays 9") == [mib]
+
+
 def test_the_log_does_what_a_dictionary_does() -> None:
     chance = random.Random(5)
     made, model = handover.make(), dict[bytes, list[bytes]]()

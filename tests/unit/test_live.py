@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -122,6 +123,29 @@ def test_a_source_that_found_no_thread_has_all_its_room_afterwards(desk: Desk, c
             with pytest.raises(Busy, match="new thread"):
                 source.call(context, lambda handler: handler)
     assert isinstance(source.call(replace(context, timeout_s=1.0), lambda handler: handler), counted)
+
+
+def test_who_waits_for_a_source_can_be_interrupted_and_that_is_no_failure_of_it(
+    desk: Desk, counted: type[Counted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, over = threading.main_thread(), threading.Event()
+
+    def interrupts(self: Counted, path: str, context: Context) -> str:
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, signal.SIGINT)
+        over.wait(LIMIT_S)
+        return "too late"
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(counted, "read", interrupts)
+            desk.live.appear(ALICE, WHERE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        over.set()
+    desk.live.appear(ALICE, WHERE)
+    assert desk.kept() == b"1\n"
 
 
 def test_what_is_stale_is_shown_while_it_is_fetched(desk: Desk, counted: type[Counted]) -> None:

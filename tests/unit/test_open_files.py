@@ -200,6 +200,34 @@ def test_what_close_has_refused_is_shown_and_tried_no_more(
     assert caplog.text == "", "who wrote it was told"
 
 
+class Full:
+    """What keeps edits for a successor, with no room for a word more."""
+
+    def edited(self, *_: Any) -> bool:
+        return False
+
+    def committed(self, *_: Any) -> None:
+        raise OverQuota("too much is kept")
+
+    gave_up = committed
+
+
+def test_what_cannot_be_noted_as_committed_or_given_up_is_committed_no_second_time(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    handle.file.keep = Full()
+    asked = Asked(monkeypatch)
+    handle.write(0, b"FIRST")
+    with pytest.raises(OverQuota):
+        handle.flush()
+    assert asked.now() == ["commit"] and not handle.file.edits
+    tree.memory.submit("append", node=handle.file.node, handle=None, data=b" and another mount's")
+    handle.flush()
+    handle.release()
+    assert "commit" not in asked.now() and handle.read(0, 99) == b"FIRST and another mount's"
+
+
 def test_what_is_written_after_the_refusal_is_committed_alone(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = _refused(tree, monkeypatch)
     handle.write(5, b"!")

@@ -226,6 +226,29 @@ def test_a_feed_that_nobody_waits_for_ends(world: World) -> None:
             feed(world, query)
 
 
+@pytest.mark.parametrize("view", [":feed?agent=bob", ":changes", None])
+def test_what_reads_the_log_ends_in_its_midst_once_nobody_waits(world: World, view: str | None) -> None:
+    class Leaves(calls.Call):
+        looks = 0
+
+        def look(self) -> None:
+            self.looks += 1
+            if self.looks == 5:
+                self.give_up()
+
+    bob = world.agent("bob")
+    for number in range(5):
+        world.agent("alice").put(f"/shared/{number}.md", "one")
+    calls.working.call = Leaves()
+    try:
+        with pytest.raises(Interrupted) as told:
+            bob.cat(f"/shared/{view}") if view else methods.call(bob.memory, "audit", {})
+    finally:
+        calls.working.call = None
+    world.agent("alice").put("/shared/new.md", "one")
+    assert "new.md" in bob.cat("/shared/:changes"), f"{told} holds a snapshot"
+
+
 def test_the_feed_tells_of_nothing_private(world: World) -> None:
     before = feed(world)
     alice = world.agent("alice")

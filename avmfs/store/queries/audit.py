@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import apsw
 
+from avmfs import calls
 from avmfs.store.queries.part import Part
 from avmfs.store.queries.standing import Standing
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
@@ -169,9 +170,11 @@ class AuditReader(Part):
                 return True
             return standing.saw(scope, act.path) and (act.other is None or standing.reads(act.other))
 
-        rows = self._db.execute(f"select scope, {_ACT} from log where {' and '.join(wanted)} order by seq desc", bound)
-        acts = ((scope, Act(seq, at, who, bool(elevated), *rest)) for scope, seq, at, who, elevated, *rest in rows)
-        return [*islice((act for scope, act in acts if shown(scope, act)), limit)]
+        found = self._db.execute(f"select scope, {_ACT} from log where {' and '.join(wanted)} order by seq desc", bound)
+        with contextlib.closing(found):  # as in Reader.changes
+            rows = calls.going_on(found)
+            acts = ((scope, Act(seq, at, who, bool(elevated), *rest)) for scope, seq, at, who, elevated, *rest in rows)
+            return [*islice((act for scope, act in acts if shown(scope, act)), limit)]
 
     def refusals_before(self, at: int) -> bool:
         """Return whether there is a window of refusals that began before ``at`` (ns)."""

@@ -7,6 +7,7 @@ too, so that a passed ttl hides a node from all routes at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.access import Access, Principal
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
@@ -329,8 +330,10 @@ class Reader:
                 "scopes": self.within(under),
             },
         )
-        seen = (self._standing.shown(Change(*row), within) for scope, *row in rows if self._standing.holds(scope))
-        return [*islice((change for change in seen if change is not None), limit)]
+        with contextlib.closing(rows):  # else an exception holds the snapshot until it has been told
+            today = self._standing
+            seen = (today.shown(Change(*row), within) for scope, *row in calls.going_on(rows) if today.holds(scope))
+            return [*islice((change for change in seen if change is not None), limit)]
 
     def listing(
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None

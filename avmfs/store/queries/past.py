@@ -8,6 +8,7 @@ in. Called by ``Store.reading_at``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, Final
 
@@ -405,10 +406,10 @@ class PastReader(Reader):
             f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc", (self.then.seq,)
         )
         found = 0
-        for row in rows:
-            calls.go_on()
-            if self._taken(None, row) is not None and self.path_unchanged(row[0]) is None:
-                found += 1
-                if found >= most:
-                    break
+        with contextlib.closing(rows):  # as in Reader.changes
+            for row in calls.going_on(rows):
+                if self._taken(None, row) is not None and self.path_unchanged(row[0]) is None:
+                    found += 1
+                    if found >= most:
+                        break
         return found
