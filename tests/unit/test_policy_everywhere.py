@@ -225,7 +225,6 @@ _READER: dict[str, Ask] = {
     "consolidated": lambda r, it: r.consolidated(),
     "ended": lambda r, it: r.ended(),
     "within": lambda r, it: r.within(it.directory),
-    "has_term": lambda r, it: r.has_term("finch", set()),
 }
 # The parts of the reader, each with a class of its own.
 _DISCOVERY: dict[str, Ask] = {
@@ -236,6 +235,7 @@ _DISCOVERY: dict[str, Ask] = {
     "revealed": lambda d, it: d.revealed([CANARY, "finch"]),
     "known_to_all": lambda d, it: list(d.known_to_all()),
     "privacy": lambda d, it: d.privacy("alice"),
+    "has_term": lambda d, it: d.has_term("finch", set()),
     "topics_state": lambda d, it: d.topics_state(),
 }
 _MAIL: dict[str, Ask] = {

@@ -422,17 +422,6 @@ class Reader:
         )
         return (rows[0][0], [tuple(row[1:]) for row in rows]) if rows else (0, [])
 
-    def has_term(self, term: str, but: set[int]) -> bool:
-        """For an operator: whether the text of any document but these has an index term."""
-        self.who.require_operator()
-        found = self._db.execute(
-            "select 1 from scope join posting on posting.term = scope.id || 'x' || ?1"
-            " join passage on passage.id = posting.doc"
-            " where document not in (select value from json_each(?2)) limit 1",
-            (term, json.dumps(sorted(but))),
-        )
-        return bool(found.get)
-
     def ended(self) -> list[Ended]:
         """Documents of before that the asker could change where they were; none for an API key."""
         if self.who.key is not None:
