@@ -191,6 +191,7 @@ _READER: dict[str, Ask] = {
     "children": lambda r, it: r.children(it.directory),
     "subdirectories": lambda r, it: r.subdirectories(PRIVATE),
     "path": lambda r, it: r.path(it.file),
+    "trusted_as": lambda r, it: r.trusted_as(r.node(it.file)),
     "open_node": lambda r, it: r.open_node(it.open),
     "was_removed": lambda r, it: r.was_removed(it.file),
     "read": lambda r, it: r.read(it.file, 0, 99),
@@ -528,7 +529,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "init_permissions": [{"users": {}}],
     "entries": [{"path": f"{SPACE}/d"}, {"path": "/memory/private"}, {"path": "/"}],
     "history": [{"path": _X}, {"path": f"/@seq.99{_X}"}],
-    "blame": [{"path": _X}],
+    "blame": [{"path": _X}, {"path": f"/@seq.99{_X}"}],
     "compare": [{"older": "seq.1"}, {"older": "-0.1s", "path": SPACE}],
     "restore": [
         {"path": _X, "version": 1},

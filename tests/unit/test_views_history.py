@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,28 @@ def test_lines_end_at_a_line_feed_and_nowhere_else(world: World) -> None:
     with world.agent("alice").memory.reading() as reader:
         lines = history.attributed(reader, reader.document(world.agent("alice").node(NOTE)))
     assert [(by.number, line) for by, line in lines] == [(1, "one\n"), (2, f"{odd}\r\n"), (3, "last")]
+
+
+def test_what_was_found_out_since_to_come_from_the_web_is_marked_in_the_past_and_when_it_comes_back(
+    world: World,
+) -> None:
+    write(world, "two\n")
+    world.clock.pass_(60)
+    alice = world.agent("alice")
+    then = f"/@-30m/memory{NOTE}"
+    assert methods.call(alice.memory, "read", {"path": then})["untrusted"] == ""
+    alice.echo('{"sources": ["web"]}', f"{NOTE}:meta")
+    assert methods.call(alice.memory, "read", {"path": then})["untrusted"] == "web"
+    for view in ("blame", "diff"):
+        assert methods.call(alice.memory, "read", {"path": f"{then}:{view}"})["data"].startswith(b"# untrusted: web\n")
+    about = json.loads(methods.call(alice.memory, "read", {"path": f"{then}:meta"})["data"])
+    assert (about["sources"], about["trust"]) == (["web"], "mark")
+    assert methods.call(alice.memory, "version", {"path": then, "number": 1})["untrusted"] == "web"
+    assert methods.call(alice.memory, "blame", {"path": then})["untrusted"] == "web"
+    assert methods.call(alice.memory, "history", {"path": then, "newer": 2})["diff"].startswith("# untrusted: web\n")
+    methods.call(alice.memory, "remove", {"path": NOTE})
+    methods.call(alice.memory, "restore", {"path": NOTE, "at": "-30m"})
+    assert json.loads(alice.cat(f"{NOTE}:meta"))["sources"] == ["web"]
 
 
 # :delta of a file ------------------------------------------------------------------------------------------

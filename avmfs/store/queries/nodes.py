@@ -148,6 +148,10 @@ class Reader:
         self.node(node)
         return paths.join(self._parts(node))
 
+    def trusted_as(self, node: Node) -> int:
+        """The class that says how far a file is trusted, and where it came from."""
+        return node.scope
+
     def read(self, node: int, offset: int, length: int) -> bytes:
         self.who.require("read")
         row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
