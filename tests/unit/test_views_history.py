@@ -470,15 +470,14 @@ def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str
 
 
 @pytest.mark.parametrize("text", ["v9\n", "v9", "# cursor: x\n", "# cursor: x"])
-@pytest.mark.parametrize("marked", ["v1", "v0"])
-@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("marked", ["v1", "v0", "never"])
+@pytest.mark.parametrize(("agent", "taken_over"), [("bob", False), ("bob", True), ("alice", False)])
 def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_the_handle(
-    world: World, text: str, marked: str, taken_over: bool
+    world: World, text: str, marked: str, agent: str, taken_over: bool
 ) -> None:
-    bob = world.agent("bob")
-    write(world, "two\n")
-    if marked == "v1":
-        bob.echo("v1", f"{NOTE}:mark")
+    bob = world.agent(agent)
+    write(world, "two\n", agent="bob" if agent == "alice" else "alice")
+    bob.echo("-1" if marked == "never" else marked, f"{NOTE}:mark")
     handle: VirtualHandle = bob.to_write(f"{NOTE}:mark")
     handle.flush()
     if taken_over:
@@ -490,12 +489,16 @@ def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_t
             handle.write(0, text.encode())
             handle.flush()
         assert bob.cat(f"{NOTE}:mark") == f"marked: {marked}, current: v2\n"
-    assert "+two" in bob.peek(f"{NOTE}:delta")
+    assert (NOTE in bob.cat("/:pending")) == (marked != "never")
+    told = bob.peek(f"{NOTE}:delta")
+    assert told == "two\n" if marked == "never" else "+two" in told
 
 
-def test_what_is_refused_leaves_the_mark_of_a_directory(world: World) -> None:
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_is_refused_leaves_the_mark_of_a_directory(world: World, marked: bool) -> None:
     bob = world.agent("bob")
-    bob.cat("/shared/:delta")
+    if marked:
+        bob.cat("/shared/:delta")
     before = bob.cat("/shared/:mark").partition(",")[0]
     write(world, "two\n")
     handle = bob.to_write("/shared/:mark")
