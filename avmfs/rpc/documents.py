@@ -274,7 +274,7 @@ def version(
             **told(found, "at author size", version=found.number),
             "data": data[offset : offset + PIECE],
             "more": len(data) > offset + PIECE,
-            "untrusted": reader.visible.untrusted(node.scope),
+            "untrusted": reader.visible.untrusted(reader.trusted_as(node)),
         }
 
 

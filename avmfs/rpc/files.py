@@ -106,7 +106,7 @@ def _part(memory: Memory, found: Real | Then, offset: int, limit: int) -> dict[s
         return {
             "data": data,
             "more": offset + len(data) < node.size,
-            "untrusted": reader.visible.untrusted(node.scope),
+            "untrusted": reader.visible.untrusted(reader.trusted_as(node)),
             "etag": f"{node.id:x}.{node.ctime:x}.{node.size:x}",  # whatever changes its bytes sets its ctime
         }
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _THROUGH_TREE = frozenset(("entries", "read", "write"))
-_OF_PAST = frozenset(("history", "links", "listing", "recall", "search", "tree", "version"))
+_OF_PAST = frozenset(("blame", "history", "links", "listing", "recall", "search", "tree", "version"))
 Limit = Annotated[int, Range(1, 1000)]
 Page = Annotated[int, Range(1, 10_000)]
 

@@ -175,7 +175,7 @@ def blame(memory: Memory, path: str) -> dict[str, Any]:
         if node.kind is not Kind.FILE:
             raise IsDirectory(path=path)
         where = paths.text(reader.path(node.id))
-        came = reader.visible.untrusted(node.scope)
+        came = reader.visible.untrusted(reader.trusted_as(node))
         lines = attributed(reader, reader.document(node))
     told = [
         {"version": by.number, "author": by.author, "at": mail.iso(by.at), "text": line.rstrip("\n")}
@@ -259,7 +259,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
     with past.reading() as then:
         data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
         target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
-        sources = [*then.visible.origin(old.scope).sources]
+        sources = [*then.visible.origin(then.trusted_as(old)).sources]
         shared = _limits(then, place, old) if old.kind is Kind.FILE else None
     if old.kind is Kind.DIRECTORY:
         if action == "make":

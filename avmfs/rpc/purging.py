@@ -214,6 +214,6 @@ def _forget_questions(memory: Memory, plan: list[_Part]) -> None:
 
     def about(q: str) -> bool:
         with memory.around.store.reading(OPERATOR) as reader:
-            return not all(reader.has_term(term, documents) for term in segment.query_terms(q))
+            return not all(reader.discovery.has_term(term, documents) for term in segment.query_terms(q))
 
     log.forget_about(about)

@@ -9,6 +9,7 @@ import itertools
 import re
 import unicodedata
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
@@ -138,14 +139,26 @@ def summary(text: str, terms: tuple[str, ...]) -> str:
     low = line.casefold()
     begins = (rf"(?<![0-9a-z]){re.escape(term)}" if term.isascii() else re.escape(term) for term in terms)
     found = [(hit.start(), hit[0]) for hit in re.finditer("|".join(begins), low)] if terms else []
-    # The place from which most of them stand in what is shown.
-    last = SUMMARY * 2 // 3
-    at = max(
-        found, key=lambda one: len({term for there, term in found if 0 <= there - one[0] < last}), default=(0, "")
-    )[0]
+    at = _fullest(found, SUMMARY * 2 // 3)
     start = line.rfind(" ", 0, max(at - SUMMARY // 3, 0)) + 1 if at > SUMMARY * 2 // 3 else 0
     before, after = "… " if start else "", MORE if start + SUMMARY < len(line) else ""
     return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
+
+
+def _fullest(found: Sequence[tuple[int, str]], room: int) -> int:
+    """Of (place, term), in order, the first place from which most terms stand within so many characters; else 0."""
+    at = most = stop = 0
+    inside: Counter[str] = Counter()
+    for place, term in found:
+        while stop < len(found) and found[stop][0] - place < room:
+            inside[found[stop][1]] += 1
+            stop += 1
+        if len(inside) > most:
+            at, most = place, len(inside)
+        inside[term] -= 1
+        if not inside[term]:
+            del inside[term]
+    return at
 
 
 def one_line(text: str) -> str:

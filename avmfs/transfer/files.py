@@ -7,9 +7,9 @@ import hashlib
 import itertools
 import json
 import os
+import secrets
 import stat
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,16 +47,15 @@ def output(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # another may write one at once
-    try:
-        with open(descriptor, "wb") as f:
+    new = path.parent / beside(path.name, f".{secrets.token_hex(8)}")  # another may write one at once
+    with open(new, "xb", opener=private) as f:
+        try:
             yield f
             f.flush()
             os.fsync(f.fileno())
-        os.replace(name, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 def beside(name: str, end: str) -> str:

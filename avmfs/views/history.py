@@ -32,7 +32,7 @@ BLAMED: Final = 20_000_000  # steps of comparing all versions of a text
 TOLD: Final = 16 * 1024 * 1024  # bytes of versions, that :delta of a file tells one by one
 NOT_KEPT: Final = "(no longer kept)"  # how a diff names what is compared with nothing
 _ROWS: Final = 2000  # of the log, fetched at a time
-_CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(\d{1,18})")
+_CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(-1|\d{1,18})")  # -1: never
 _LIKE_A_CURSOR: Final = re.compile(r"#|cursor|v?\d")
 
 
@@ -354,11 +354,11 @@ def write_mark(ctx: Context, text: str) -> str:
         newest = 0 if file else _newest_below(reader, node.id)
     if file:
         ctx.memory.submit("mark", node=ctx.node.id, version=None if cursor is None else cursor[1])
-        return f"v{0 if was is None else was.version}"
+        return f"v{-1 if was is None else was.version}"
     if cursor is not None and cursor[0]:
         raise Invalid(f":mark: v{cursor[1]} is a version of a file; a directory's cursor is a plain number")
     ctx.memory.submit("mark", node=ctx.node.id, seq=newest if cursor is None else min(cursor[1], newest))
-    return f"{0 if was is None else was.seq}"
+    return f"{-1 if was is None else was.seq}"
 
 
 def _parse_cursor(text: str) -> tuple[str, int] | None:

@@ -46,7 +46,7 @@ def parts(path: bytes) -> tuple[bytes, ...]:
 
 def heading(reader: Reader, node: Node) -> str:
     """A line above what quotes a file that is not to be trusted, else nothing."""
-    return trust.heading(reader.visible.untrusted(node.scope))
+    return trust.heading(reader.visible.untrusted(reader.trusted_as(node)))
 
 
 def whole(reader: Reader, node: Node) -> bytes:

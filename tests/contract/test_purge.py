@@ -161,6 +161,20 @@ def test_what_is_planted_everywhere_is_found_and_after_a_purge_nowhere(world: Wo
     assert [word for word in PLANTED if word.encode() in data] == []
 
 
+def test_a_kept_question_about_one_ideograph_goes_with_the_last_text_that_has_it(world: World) -> None:
+    """The index has it in pairs."""
+    world.write(ALICE, "/memory/cat.md", "猫が好き".encode())
+    world.write(ALICE, "/memory/other.md", b"owls are of no concern")
+    world.drain()
+    log = memory(world, BOB).around.questions
+    assert log is not None
+    log.note(BOB, 1, "猫は何", (), "balanced", None, None)
+    purge(world, ALICE, "/memory/other.md")
+    assert [each["q"] for each in log.asked("bob")] == ["猫は何"]
+    purge(world, ALICE, "/memory/cat.md")
+    assert log.asked("bob") == []
+
+
 def test_who_may_purge_what(build: Callable[..., World]) -> None:
     world = build([("/memory/fixed/*", "ro", None)])
     world.do(ALICE, "enroll")

@@ -191,6 +191,7 @@ _READER: dict[str, Ask] = {
     "children": lambda r, it: r.children(it.directory),
     "subdirectories": lambda r, it: r.subdirectories(PRIVATE),
     "path": lambda r, it: r.path(it.file),
+    "trusted_as": lambda r, it: r.trusted_as(r.node(it.file)),
     "open_node": lambda r, it: r.open_node(it.open),
     "was_removed": lambda r, it: r.was_removed(it.file),
     "read": lambda r, it: r.read(it.file, 0, 99),
@@ -225,7 +226,6 @@ _READER: dict[str, Ask] = {
     "consolidated": lambda r, it: r.consolidated(),
     "ended": lambda r, it: r.ended(),
     "within": lambda r, it: r.within(it.directory),
-    "has_term": lambda r, it: r.has_term("finch", set()),
 }
 # The parts of the reader, each with a class of its own.
 _DISCOVERY: dict[str, Ask] = {
@@ -236,6 +236,7 @@ _DISCOVERY: dict[str, Ask] = {
     "revealed": lambda d, it: d.revealed([CANARY, "finch"]),
     "known_to_all": lambda d, it: list(d.known_to_all()),
     "privacy": lambda d, it: d.privacy("alice"),
+    "has_term": lambda d, it: d.has_term("finch", set()),
     "topics_state": lambda d, it: d.topics_state(),
 }
 _MAIL: dict[str, Ask] = {
@@ -528,7 +529,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "init_permissions": [{"users": {}}],
     "entries": [{"path": f"{SPACE}/d"}, {"path": "/memory/private"}, {"path": "/"}],
     "history": [{"path": _X}, {"path": f"/@seq.99{_X}"}],
-    "blame": [{"path": _X}],
+    "blame": [{"path": _X}, {"path": f"/@seq.99{_X}"}],
     "compare": [{"older": "seq.1"}, {"older": "-0.1s", "path": SPACE}],
     "restore": [
         {"path": _X, "version": 1},

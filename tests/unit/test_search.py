@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.search import engine as engines
-from avmfs.search import fresh, fusion, lexical, semantic, signals
+from avmfs.search import excerpts, fresh, fusion, lexical, semantic, signals
 from avmfs.search.engine import EARLY_S, NO_EMBEDDER, Answer, Engine, Mode
 from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.forms import format_search
@@ -688,6 +689,27 @@ def test_summary_is_the_line_that_matches() -> None:
     assert long.endswith(" …")
     line = "2026-03-07T10:05:00 " + "info " * 60 + "host 10.0.0.5 refused " + "info " * 40
     assert "10.0.0.5" in summary(line, tuple(segment.query_terms("10.0.0.5")))
+
+
+def test_the_place_where_most_terms_stand_is_found_with_a_few_looks_at_each_match() -> None:
+    looks: list[Any] = []
+
+    class Found(list[tuple[int, str]]):
+        def __getitem__(self, at: Any) -> Any:
+            looks.append(at)
+            return super().__getitem__(at)
+
+    chance = random.Random(4)
+    for count in (*range(60), 5000):
+        found = Found((place, chance.choice("abcdef")) for place in sorted(chance.sample(range(9 * count), count)))
+        said = [
+            len({term for there, term in found[n : n + 106] if there - place < 106})
+            for n, (place, _) in enumerate(found)
+        ]
+        looks.clear()
+        most = excerpts._fullest(found, 106)
+        assert len(looks) <= 4 * count
+        assert most == (found[said.index(max(said))][0] if found else 0)
 
 
 @pytest.mark.model

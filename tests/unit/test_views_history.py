@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,28 @@ def test_lines_end_at_a_line_feed_and_nowhere_else(world: World) -> None:
     with world.agent("alice").memory.reading() as reader:
         lines = history.attributed(reader, reader.document(world.agent("alice").node(NOTE)))
     assert [(by.number, line) for by, line in lines] == [(1, "one\n"), (2, f"{odd}\r\n"), (3, "last")]
+
+
+def test_what_was_found_out_since_to_come_from_the_web_is_marked_in_the_past_and_when_it_comes_back(
+    world: World,
+) -> None:
+    write(world, "two\n")
+    world.clock.pass_(60)
+    alice = world.agent("alice")
+    then = f"/@-30m/memory{NOTE}"
+    assert methods.call(alice.memory, "read", {"path": then})["untrusted"] == ""
+    alice.echo('{"sources": ["web"]}', f"{NOTE}:meta")
+    assert methods.call(alice.memory, "read", {"path": then})["untrusted"] == "web"
+    for view in ("blame", "diff"):
+        assert methods.call(alice.memory, "read", {"path": f"{then}:{view}"})["data"].startswith(b"# untrusted: web\n")
+    about = json.loads(methods.call(alice.memory, "read", {"path": f"{then}:meta"})["data"])
+    assert (about["sources"], about["trust"]) == (["web"], "mark")
+    assert methods.call(alice.memory, "version", {"path": then, "number": 1})["untrusted"] == "web"
+    assert methods.call(alice.memory, "blame", {"path": then})["untrusted"] == "web"
+    assert methods.call(alice.memory, "history", {"path": then, "newer": 2})["diff"].startswith("# untrusted: web\n")
+    methods.call(alice.memory, "remove", {"path": NOTE})
+    methods.call(alice.memory, "restore", {"path": NOTE, "at": "-30m"})
+    assert json.loads(alice.cat(f"{NOTE}:meta"))["sources"] == ["web"]
 
 
 # :delta of a file ------------------------------------------------------------------------------------------
@@ -447,15 +470,14 @@ def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str
 
 
 @pytest.mark.parametrize("text", ["v9\n", "v9", "# cursor: x\n", "# cursor: x"])
-@pytest.mark.parametrize("marked", ["v1", "v0"])
-@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("marked", ["v1", "v0", "never"])
+@pytest.mark.parametrize(("agent", "taken_over"), [("bob", False), ("bob", True), ("alice", False)])
 def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_the_handle(
-    world: World, text: str, marked: str, taken_over: bool
+    world: World, text: str, marked: str, agent: str, taken_over: bool
 ) -> None:
-    bob = world.agent("bob")
-    write(world, "two\n")
-    if marked == "v1":
-        bob.echo("v1", f"{NOTE}:mark")
+    bob = world.agent(agent)
+    write(world, "two\n", agent="bob" if agent == "alice" else "alice")
+    bob.echo("-1" if marked == "never" else marked, f"{NOTE}:mark")
     handle: VirtualHandle = bob.to_write(f"{NOTE}:mark")
     handle.flush()
     if taken_over:
@@ -467,12 +489,16 @@ def test_what_is_refused_leaves_the_mark_though_its_shell_has_closed_a_copy_of_t
             handle.write(0, text.encode())
             handle.flush()
         assert bob.cat(f"{NOTE}:mark") == f"marked: {marked}, current: v2\n"
-    assert "+two" in bob.peek(f"{NOTE}:delta")
+    assert (NOTE in bob.cat("/:pending")) == (marked != "never")
+    told = bob.peek(f"{NOTE}:delta")
+    assert told == "two\n" if marked == "never" else "+two" in told
 
 
-def test_what_is_refused_leaves_the_mark_of_a_directory(world: World) -> None:
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_is_refused_leaves_the_mark_of_a_directory(world: World, marked: bool) -> None:
     bob = world.agent("bob")
-    bob.cat("/shared/:delta")
+    if marked:
+        bob.cat("/shared/:delta")
     before = bob.cat("/shared/:mark").partition(",")[0]
     write(world, "two\n")
     handle = bob.to_write("/shared/:mark")

@@ -168,9 +168,9 @@ def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]
 def mark(
     tx: Tx, node: int, version: int | None = None, seq: int | None = None, forward: bool = False
 ) -> dict[str, Any]:
-    """The asker has read a file up to ``version`` (None: the newest), or a directory up to ``seq``. ``forward``: a mark
-    that is further already stays, as another reader of the same agent has been quicker. {"version", "seq"} asked for.
-    """
+    """The asker has read a file up to ``version`` (None: the newest), or a directory up to ``seq``; -1: not at
+    all. ``forward``: a mark that is further already stays, as another reader of the same agent has been quicker.
+    {"version", "seq"} asked for."""
     found, creator = tx.seen(node), None
     if found.kind is Kind.DIRECTORY:
         newest: int = (
@@ -187,14 +187,16 @@ def mark(
         row: Any = tx.db.execute("select head, creator from document where id = ?", (subject,)).fetchone()
         head, creator = row
         number = head if version is None else version
-        if not 0 <= number <= head:
+        if not -1 <= number <= head:
             raise Invalid(f"v{number}: the newest version is v{head}")
         at = tx.db.execute("select seq from version where document = ? and number = ?", (subject, number)).get or 0
     if creator == tx.who.name:
         tx.db.execute(
-            "update document set read = ?1 where id = ?2 and not (?3 and coalesce(read, -1) >= ?1)",
+            "update document set read = nullif(?1, -1) where id = ?2 and not (?3 and coalesce(read, -1) >= ?1)",
             (number, subject, forward),
         )
+    elif -1 in (number, at):
+        tx.db.execute("delete from mark where agent = ? and subject = ?", (tx.who.name, subject))
     else:
         tx.db.execute(
             "insert into mark(agent, subject, version, seq) values(?1, ?2, ?3, ?4)"

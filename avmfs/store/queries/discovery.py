@@ -8,6 +8,7 @@ documents of which nothing may be learnt.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 from avmfs.access import UNSAID, Privacy
 from avmfs.store.queries.part import Part
+from avmfs.text import segment
 
 # Each document with its maker and who wrote it last.
 _MADE = """
@@ -161,3 +163,15 @@ class DiscoveryReader(Part):
             ") order by agent",
             {"now": self._now},
         )
+
+    def has_term(self, term: str, but: set[int]) -> bool:
+        """For an operator: whether the text of any document but these has an index term, or, of one character alone in
+        a script without spaces, one that begins with it, as a search goes by."""
+        self._who.require_operator()
+        found = self._db.execute(
+            "select 1 from scope cross join posting on posting.term >= scope.id || 'x' || ?1"
+            " and posting.term <= scope.id || 'x' || ?1 || ?2 join passage on passage.id = posting.doc"
+            " where document not in (select value from json_each(?3)) limit 1",
+            (term, chr(sys.maxunicode) if segment.lone(term) else "", json.dumps(sorted(but))),
+        )
+        return bool(found.get)

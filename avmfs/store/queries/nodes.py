@@ -149,6 +149,10 @@ class Reader:
         self.node(node)
         return paths.join(self._parts(node))
 
+    def trusted_as(self, node: Node) -> int:
+        """The class that says how far a file is trusted, and where it came from."""
+        return node.scope
+
     def read(self, node: int, offset: int, length: int) -> bytes:
         self.who.require("read")
         row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
@@ -424,17 +428,6 @@ class Reader:
             run=run,
         )
         return (rows[0][0], [tuple(row[1:]) for row in rows]) if rows else (0, [])
-
-    def has_term(self, term: str, but: set[int]) -> bool:
-        """For an operator: whether the text of any document but these has an index term."""
-        self.who.require_operator()
-        found = self._db.execute(
-            "select 1 from scope join posting on posting.term = scope.id || 'x' || ?1"
-            " join passage on passage.id = posting.doc"
-            " where document not in (select value from json_each(?2)) limit 1",
-            (term, json.dumps(sorted(but))),
-        )
-        return bool(found.get)
 
     def ended(self) -> list[Ended]:
         """Documents of before that the asker could change where they were; none for an API key."""

@@ -326,7 +326,7 @@ class PastReader(Reader):
         return [
             (
                 Entry(node, self.path(node.id), self._handle(node)),
-                self.visible.quoted(self._trusted_as(node), preview.first_line(self._beginning(node)))
+                self.visible.quoted(self.trusted_as(node), preview.first_line(self._beginning(node)))
                 if told and node.kind is Kind.FILE
                 else "",
             )
@@ -339,9 +339,8 @@ class PastReader(Reader):
         except NotFound:
             return b""
 
-    def _trusted_as(self, node: Node) -> int:
-        """The class that says how far a file is trusted: today's, where that says anything, for what was found out
-        since; or that of then."""
+    def trusted_as(self, node: Node) -> int:
+        """Today's, where that says anything, for what was found out since; or that of then."""
         last = None if node.document is None else self._last_scope(node.document)
         return last if last is not None and last in self.visible and self.visible.untrusted(last) else node.scope
 
@@ -357,7 +356,7 @@ class PastReader(Reader):
         while waiting:
             calls.go_on()
             below = [node for node in self.children(waiting.pop()) if under != ROOT or node.id not in ASIDE]
-            found += [node for node in below if not held or self._trusted_as(node) not in held]
+            found += [node for node in below if not held or self.trusted_as(node) not in held]
             waiting += [node.id for node in below if node.kind is Kind.DIRECTORY]
         return found
 
