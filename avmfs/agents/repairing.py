@@ -71,25 +71,7 @@ class Repair:
         sync_directory(self.aside)
         self.new.replace(loss_check.repaired(self.path))
         sync_directory(self.path.parent)
-        finish(self.path, self.anchors)
-
-
-def finish(path: Path, kept: Path) -> bool:
-    """Bring an installation to its end; return whether there was one. What belongs to the old database goes first:
-    SQLite would lay its log over the new one. Until the end nobody opens the old one (``loss_check.finished``). Raises
-    OSError."""
-    ready = loss_check.repaired(path)
-    if not ready.exists():
-        return False
-    for each in (wal_frames.beside(path), path.with_name(path.name + "-shm"), sync_note.beside(path)):
-        each.unlink(missing_ok=True)
-    sync_directory(path.parent)
-    if (new := loss_check.repaired(kept)).exists():
-        new.replace(kept)
-        sync_directory(kept.parent)
-    ready.replace(path)
-    sync_directory(path.parent)
-    return True
+        loss_check.finish(self.path, self.anchors)
 
 
 @contextlib.contextmanager
@@ -102,7 +84,7 @@ def repair(path: Path, settings: Settings, *, dry: bool = False) -> Iterator[Rep
     try:
         if dry:
             loss_check.finished(path)
-        finish(path, settings.audit.anchors or anchors.beside(path))
+        loss_check.finish(path, settings.audit.anchors or anchors.beside(path))
         yield from _repair(path, settings)
     finally:
         lock.release(held, clean=False)  # who comes next need not trust our syncs: it writes the log anew
