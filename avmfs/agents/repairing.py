@@ -28,6 +28,7 @@ from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine, rebuild, salvage
 from avmfs.store.rows.hash_chain import Anchor
+from avmfs.store.rows.log_position import position
 from avmfs.store.schema import database
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -133,7 +134,7 @@ def _audit(store: examine.FrozenStore, kept: Path, known: int) -> list[str]:
     verdict, altered, _ = auditing.verify(store, OPERATOR, noted)  # who wrote what is not to be mended
     found = [f"audit: row {verdict.bad} {verdict.reason}"] if verdict.bad is not None else []
     found += [f"audit: triggers or tables are not as they were made: {', '.join(altered)}"] if altered else []
-    if not noted and verdict.last:
+    if not noted and verdict.last and store.followed() < 0:  # a host that has just joined has none yet
         found.append(f"{kept}: there are no anchors")
     newest = examine.newest(store)
     return found + ([f"the store ends at change {newest}, though changes up to {known} were kept"] * (newest < known))
@@ -148,6 +149,9 @@ def _make(done: Repair, image: Path, new: Path, known: int, settings: Settings) 
         database.prepare(new)
     database.prepare(new)  # of this version
     with contextlib.closing(database.connect(new, writable=True)) as db:
+        if position(db) is not None:  # what is repaired on one would not be what the others have
+            says = f"one of several hosts' stores, which have what it has lost: {loss_check.JOIN}"
+            raise Invalid(says, os.fspath(done.path))
         losing = rebuild.mend(db, known, broken)
     done.missing = losing.missing
     done.lost += losing.gone

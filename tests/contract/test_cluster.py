@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
+from avmfs.agents.auditing import Chainer
 from avmfs.agents.repairing import repair
 from avmfs.cli.main import avm
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly, StoreFailed
@@ -203,6 +204,34 @@ def test_a_host_that_joins_again_is_read_by_no_index_that_a_reader_holds(tmp_pat
         shared(b, log, "two.md")
         cluster.join(b, log, POLICY)
         assert database.integrity(b) == []
+    assert not differing(a, b)
+
+
+def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:
+    a, b = tmp_path / "a" / "avm.db", tmp_path / "b" / "avm.db"
+    with contextlib.closing(open_direct(a, POLICY, RULES)) as store:
+        store.submit(ALICE, "write_path", path=[b"memory", b"one.md"], data=b"x")
+        Chainer(store, anchors.beside(a), 0.0, time.time_ns).step()
+    cluster.init(a, log, "a")
+    cluster.join(b, log, POLICY, anchors.beside(b))
+    with repair(b, default_settings(), dry=True) as done:
+        assert done.sound, "it has no anchors yet"
+    with contextlib.closing(database.connect(b, writable=False)) as db:
+        root = db.execute("select rootpage from sqlite_schema where name = 'version'").get
+
+    def zero(page: int) -> None:
+        with open(b, "r+b") as file:
+            file.seek((page - 1) * 4096)
+            file.write(bytes(4096))
+
+    zero(root)
+    with pytest.raises(Invalid, match="avm cluster join brings it anew"), repair(b, default_settings(), dry=True):
+        pass
+    zero(1)
+    with pytest.raises(Invalid, match="not a database; move it away, and avm cluster join"):
+        cluster.join(b, log, POLICY)
+    b.rename(b.with_name("away"))
+    cluster.join(b, log, POLICY)
     assert not differing(a, b)
 
 

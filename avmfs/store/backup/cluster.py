@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
+
 from avmfs.access import Policy
 from avmfs.errors import Busy, Exists, Invalid, NotFound, StoreFailed
 from avmfs.store.backup import image
@@ -78,7 +80,11 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _still(path):
         loss_check.finish(path, anchors)
-        if path.exists() and ((here := _position(path)) is None or here.cluster != cluster):
+        try:
+            here = _position(path) if path.exists() else None
+        except (Invalid, StoreFailed, apsw.Error) as e:
+            raise Invalid(f"{getattr(e, 'reason', e)}; {loss_check.JOIN}", os.fspath(path)) from e
+        if path.exists() and (here is None or here.cluster != cluster):
             raise Exists("there is a store of its own; move it away", os.fspath(path))
         new = path.with_name(path.name + ".joined")
         _write(new, log.snapshot(found[0].number))

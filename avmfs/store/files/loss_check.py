@@ -28,6 +28,7 @@ KEPT: Final = 3  # copies of one file
 REPAIR: Final = (
     "avm repair keeps a copy, saves what can be saved, says what was lost, and with --accept-loss goes on without it"
 )
+JOIN: Final = "move it away, and avm cluster join brings it anew"
 
 
 def known(path: Path, at_least: int) -> int:
