@@ -53,15 +53,18 @@ Area = tuple[int, tuple[bytes, ...]]  # its number, and the path of what it cove
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What an API key leaves of the rights of its agent. ``areas`` None: the whole tree."""
+    """What an API key leaves of the rights of its agent. ``areas`` None: the whole tree. ``memory``: all of /memory and
+    what was put away of it, which is no area, so that it costs no walk."""
 
     id: str
     areas: tuple[int, ...] | None
     actions: tuple[str, ...]
+    memory: bool = False
 
     def access(self, scope: Scope) -> Access:
         """The most that this key allows in a scope. The way to an area can be walked, and no more."""
         here = self.areas is None or not scope.inside.isdisjoint(self.areas)
+        here = here or (self.memory and not scope.live and scope.aside != "index")
         if "write" in self.actions and here:
             return Access.WRITE
         seen = here or not scope.leads.isdisjoint(self.areas or ())

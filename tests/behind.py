@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -16,3 +21,21 @@ def connect(path: str | Path, *, read_only: bool = False) -> apsw.Connection:
     db = apsw.Connection(os.fspath(path), flags=flags)
     db.set_busy_timeout(WAIT_MS)
     return db
+
+
+_READS: Final = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+db.execute("select count(*) from log").get
+print("read", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def read_by_another(path: Path) -> Iterator[None]:
+    """Another process has the store open meanwhile, and with it SQLite's index of the log."""
+    command = [sys.executable, "-c", _READS, os.fspath(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None and reader.stdout.readline() == b"read\n"
+        yield

@@ -23,6 +23,7 @@ from avmfs.errors import Exists, StoreFailed
 from avmfs.store.backup import archive, image
 from avmfs.store.backup.archive import Backup
 from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.files.displaced import index_of_log
 from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
@@ -137,6 +138,7 @@ def restore(
                     out.write(lines)
                     out.flush()
                     os.fsync(descriptor)
+            index_of_log(to).unlink(missing_ok=True)  # whoever reads the store that was here may hold it
             new.replace(to)
             undo.pop_all()
         sync_directory(to.parent)

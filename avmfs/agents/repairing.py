@@ -28,6 +28,7 @@ from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine, rebuild, salvage
 from avmfs.store.rows.hash_chain import Anchor
+from avmfs.store.rows.log_position import position
 from avmfs.store.schema import database
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
@@ -71,25 +72,7 @@ class Repair:
         sync_directory(self.aside)
         self.new.replace(loss_check.repaired(self.path))
         sync_directory(self.path.parent)
-        finish(self.path, self.anchors)
-
-
-def finish(path: Path, kept: Path) -> bool:
-    """Bring an installation to its end; return whether there was one. What belongs to the old database goes first:
-    SQLite would lay its log over the new one. Until the end nobody opens the old one (``loss_check.finished``). Raises
-    OSError."""
-    ready = loss_check.repaired(path)
-    if not ready.exists():
-        return False
-    for each in (wal_frames.beside(path), path.with_name(path.name + "-shm"), sync_note.beside(path)):
-        each.unlink(missing_ok=True)
-    sync_directory(path.parent)
-    if (new := loss_check.repaired(kept)).exists():
-        new.replace(kept)
-        sync_directory(kept.parent)
-    ready.replace(path)
-    sync_directory(path.parent)
-    return True
+        loss_check.finish(self.path, self.anchors)
 
 
 @contextlib.contextmanager
@@ -102,7 +85,7 @@ def repair(path: Path, settings: Settings, *, dry: bool = False) -> Iterator[Rep
     try:
         if dry:
             loss_check.finished(path)
-        finish(path, settings.audit.anchors or anchors.beside(path))
+        loss_check.finish(path, settings.audit.anchors or anchors.beside(path))
         yield from _repair(path, settings)
     finally:
         lock.release(held, clean=False)  # who comes next need not trust our syncs: it writes the log anew
@@ -151,7 +134,7 @@ def _audit(store: examine.FrozenStore, kept: Path, known: int) -> list[str]:
     verdict, altered, _ = auditing.verify(store, OPERATOR, noted)  # who wrote what is not to be mended
     found = [f"audit: row {verdict.bad} {verdict.reason}"] if verdict.bad is not None else []
     found += [f"audit: triggers or tables are not as they were made: {', '.join(altered)}"] if altered else []
-    if not noted and verdict.last:
+    if not noted and verdict.last and store.followed() < 0:  # a host that has just joined has none yet
         found.append(f"{kept}: there are no anchors")
     newest = examine.newest(store)
     return found + ([f"the store ends at change {newest}, though changes up to {known} were kept"] * (newest < known))
@@ -166,6 +149,9 @@ def _make(done: Repair, image: Path, new: Path, known: int, settings: Settings) 
         database.prepare(new)
     database.prepare(new)  # of this version
     with contextlib.closing(database.connect(new, writable=True)) as db:
+        if position(db) is not None:  # what is repaired on one would not be what the others have
+            says = f"one of several hosts' stores, which have what it has lost: {loss_check.JOIN}"
+            raise Invalid(says, os.fspath(done.path))
         losing = rebuild.mend(db, known, broken)
     done.missing = losing.missing
     done.lost += losing.gone

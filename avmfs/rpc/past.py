@@ -19,6 +19,7 @@ from avmfs.rpc.methods import Page, method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.kept_versions import WHOLE_MAX
 from avmfs.store.schema.tables import ROOT
+from avmfs.trust import OWN
 from avmfs.views.history import attributed
 from avmfs.views.shape import size
 
@@ -256,10 +257,13 @@ def _say(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], ol
 
 
 def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old: Node) -> None:
-    with past.reading() as then:
+    with past.reading() as then, memory.reading() as now:
         data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
         target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
-        sources = [*then.visible.origin(then.trusted_as(old)).sources]
+        there, came = _at(now, place), then.visible.origin(then.trusted_as(old))
+        here = OWN if there is None else now.visible.origin(there.scope)
+        # What its file has is no news, and would be held again where it has been let out.
+        came = came._replace(sources=tuple(each for each in came.sources if each not in here.sources))
         shared = _limits(then, place, old) if old.kind is Kind.FILE else None
     if old.kind is Kind.DIRECTORY:
         if action == "make":
@@ -278,8 +282,8 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
         memory.submit("symlink", parent=above.id, name=place[-1], target=target)
     elif action != "mode":
         mode = "create" if action == "make" else "replace"
-        new = {"shared": shared, "bits": old.mode}
-        memory.submit("write_path", path=list(place), data=data, mode=mode, sources=sources, **new)
+        new = {"shared": shared, "bits": old.mode, "sources": [*came.sources], "released": here.joined(came).released}
+        memory.submit("write_path", path=list(place), data=data, mode=mode, **new)
     if old.kind is Kind.FILE:
         _set_mode(memory, place, old.mode)
 

@@ -37,8 +37,8 @@ def records(
     """All below a directory, or a file alone, in the order of their names, a directory before what is in it. {"root",
     "kind", "records", "next"}: give ``next`` back as ``after`` until it is None. A record is {"path", "kind", "size",
     "mode", "mtime"}, of a symlink "target", of a file "document", "seq", "author", "created", "tags", "links" [[path,
-    type]], "importance", "expires", "shared", "user", "sources" and what is asked for: "data" of one that is not too
-    large for an answer, "digest" (SHA-256). Times in ns. Each page is a moment of its own."""
+    type]], "importance", "expires", "shared", "user", "sources", "released" (let out) and what is asked for: "data" of
+    one that is not too large for an answer, "digest" (SHA-256). Times in ns. Each page is a moment of its own."""
     if not 1 <= limit <= PAGE:
         raise Invalid(f"limit {limit}: expected 1 to {PAGE}")
     with memory.reading() as reader:
@@ -147,7 +147,7 @@ def _record(reader: Reader, where: tuple[bytes, ...], node: Node) -> dict[str, A
         return {**plain, "target": paths.text(reader.target(node.id))}
     if node.kind is not Kind.FILE:
         return plain
-    document = reader.document(node)
+    document, origin = reader.document(node), reader.visible.origin(node.scope)
     newest = reader.versions(document.id)[:1]
     return {
         **plain,
@@ -161,7 +161,8 @@ def _record(reader: Reader, where: tuple[bytes, ...], node: Node) -> dict[str, A
         "expires": node.expires,
         "shared": None if document.shared is None else list(document.shared),
         "user": document.user,
-        "sources": [*reader.visible.origin(node.scope).sources],
+        "sources": [*origin.sources],
+        "released": origin.released,
     }
 
 

@@ -123,6 +123,7 @@ def record(each: dict[str, Any], root: str) -> Record:
             shared=None if each["shared"] is None else tuple(each["shared"]),
             meta=each["user"],
             sources=tuple(each["sources"]),
+            released=each["released"],
         )
     )
 

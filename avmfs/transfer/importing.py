@@ -88,6 +88,7 @@ class Import:
             if len(self._waiting) >= BATCH or not self._closed:
                 self._flush()
         self._link()
+        self._let_out()
         return self.report
 
     def _look(self) -> None:
@@ -199,6 +200,7 @@ class Import:
             "mtime": record.updated if record.updated is not None else record.created,
             "tags": list(record.tags),
             "sources": sorted({*record.sources, *(["imported"] if record.source is not None else [])}),
+            "released": record.released,
             "importance": record.importance,
             "expires": record.expires,
             "shared": None if record.shared is None else list(record.shared),
@@ -294,6 +296,13 @@ class Import:
                 except AvmError as e:
                     self.report.links_refused.append(Refusal(f"{_name(record)} -> {target} ({type})", e.reason))
 
+    def _let_out(self) -> None:
+        """What a link leads to may be held, and holds again what was let out."""
+        for where, record in self._links:
+            if record.released and not self._dry:
+                with suppress(AvmError):  # it has gone
+                    self._put(path=where, released=True)
+
 
 def _name(record: Record) -> str:
     return record.place or record.path
@@ -322,6 +331,7 @@ def _alike(mine: Record, record: Record, owner: str | None) -> bool:
                 tags=tuple(sorted(each.tags)),
                 meta={},
                 sources=(),
+                released=False,
                 updated=None,
                 shared=None if each.shared is None else tuple(sorted({*each.shared} - {owner})),
             )
@@ -332,4 +342,5 @@ def _alike(mine: Record, record: Record, owner: str | None) -> bool:
         all(here.get(name) == value for name, value in said.items())
         and all(mine.meta.get(key) == value for key, value in record.meta.items())
         and {*record.sources} <= {*mine.sources}
+        and (mine.released or not (record.released and record.sources))
     )

@@ -55,6 +55,7 @@ class Record:
     shared: tuple[str, ...] | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    released: bool = False
     source: str | None = None
     folder: Path | None = None
     place: str = ""
@@ -86,7 +87,7 @@ def plain(record: Record) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name in _PLAIN:
         value = getattr(record, name)
-        if value is None or (value in ((), {}) and name != "shared"):
+        if value is None or value is False or (value in ((), {}) and name != "shared"):
             continue
         if name in _TIMES:
             value = moment(value)
@@ -125,6 +126,8 @@ def _value(name: str, value: Any) -> Any:
         return tuple(str(each) for each in value) if isinstance(value, list | tuple) else _none()
     if name == "links":
         return tuple((str(path), str(type)) for path, type in value)
+    if name == "released":
+        return value if isinstance(value, bool) else _none()
     if name == "meta":
         return dict(value.items())
     return value if isinstance(value, str) else _none()

@@ -26,11 +26,13 @@ from avmfs.agents.backups import Schedule
 from avmfs.cli.main import avm
 from avmfs.errors import Busy, Exists, NotFound, StoreFailed
 from avmfs.store.backup import archive
-from avmfs.store.files import sync_note
+from avmfs.store.files import sync_note, wal_frames
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
+from avmfs.store.schema import database
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from tests.behind import read_by_another
 from tests.small_disks import small_disk
 
 SETTINGS = default_settings()
@@ -321,6 +323,21 @@ def test_a_store_is_restored_only_where_there_is_none(path: Path, tmp_path: Path
         backups.restore(tmp_path / "none", tmp_path / "new" / "avm.db")
     with pytest.raises(NotFound):
         back_up(tmp_path / "no" / "avm.db", tmp_path / "kept")
+
+
+def test_a_restored_store_is_read_by_no_index_of_the_one_that_was_there(path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    to, away = tmp_path / "new" / "avm.db", tmp_path / "away"
+    to.parent.mkdir()
+    away.mkdir()
+    write(to, "a.md", b"one")
+    with read_by_another(to):
+        write(to, "b.md", b"two")
+        for each in (to, wal_frames.beside(to), sync_note.beside(to), anchors.beside(to)):  # what it finds in the way
+            if each.exists():
+                each.rename(away / each.name)
+        backups.restore(tmp_path / "kept", to)
+        assert database.integrity(to) == [] and contents(to) == contents(path)
 
 
 def test_anchors_that_are_kept_elsewhere_come_back_to_a_folder_that_is_not_there(path: Path, tmp_path: Path) -> None:

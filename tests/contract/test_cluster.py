@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_config import default_settings
 from avmfs_daemon.main import cli
 from avmfs_daemon.sharing import Forgetting
 from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
+from avmfs.agents.auditing import Chainer
+from avmfs.agents.repairing import repair
 from avmfs.cli.main import avm
-from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
+from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly, StoreFailed
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
+from avmfs.store.files import wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.rows.hash_chain import Anchor
 from avmfs.store.schema import database
@@ -26,6 +30,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.replicated import ReplicatedApplier
 from avmfs.trust import Trusted
+from tests.behind import read_by_another
 from tests.contract.memory_log import MemoryLog, MemoryServer
 from tests.equal_stores import differing
 
@@ -39,12 +44,12 @@ def write(path: Path, name: str, data: bytes = b"x") -> None:
         store.submit(ALICE, "write_path", path=[b"memory", name.encode()], data=data)
 
 
-def shared(path: Path, log: MemoryLog, name: str) -> None:
+def shared(path: Path, log: MemoryLog, name: str, data: bytes = b"y") -> None:
     host = ReplicatedApplier(
         path, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host=path.parent.name
     )
     host.settle()
-    host.alone(ALICE, "write_path", {"path": [b"memory", name.encode()], "data": b"y"})
+    host.alone(ALICE, "write_path", {"path": [b"memory", name.encode()], "data": data})
     host.close()
 
 
@@ -183,6 +188,75 @@ def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_sn
     [aside] = kept.parent.glob("anchors.aside-*")
     assert anchors.read(aside) == [newest], "what they vouch for is not lost"
     shared(b, log, "three.md")
+
+
+def test_a_join_that_was_killed_leaves_no_half_of_the_old_store_to_open(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    shared(a, log, "two.md")
+    cluster.snapshot(a, log, "a")
+    unlink = Path.unlink
+
+    def dying(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        if path == wal_frames.beside(b):
+            raise ZeroDivisionError
+
+    for ended_by in (cluster.join, repair):
+        with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
+            killed.setattr(Path, "unlink", dying)
+            cluster.join(b, log, POLICY)
+        with pytest.raises(StoreFailed, match="avm repair finishes it"):
+            database.prepare(b)
+        if ended_by is repair:
+            with repair(b, default_settings()) as done:
+                assert done.sound, done.found
+        else:
+            cluster.join(b, log, POLICY)
+        database.prepare(b)
+        assert not differing(a, b)
+
+
+def test_a_host_that_joins_again_is_read_by_no_index_that_a_reader_holds(tmp_path: Path, log: MemoryLog) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    shared(a, log, "large.md", b"large " * 200_000)
+    cluster.snapshot(a, log, "a")
+    with read_by_another(b):
+        shared(b, log, "two.md")
+        cluster.join(b, log, POLICY)
+        assert database.integrity(b) == []
+    assert not differing(a, b)
+
+
+def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:
+    a, b = tmp_path / "a" / "avm.db", tmp_path / "b" / "avm.db"
+    with contextlib.closing(open_direct(a, POLICY, RULES)) as store:
+        store.submit(ALICE, "write_path", path=[b"memory", b"one.md"], data=b"x")
+        Chainer(store, anchors.beside(a), 0.0, time.time_ns).step()
+    cluster.init(a, log, "a")
+    cluster.join(b, log, POLICY, anchors.beside(b))
+    with repair(b, default_settings(), dry=True) as done:
+        assert done.sound, "it has no anchors yet"
+    with contextlib.closing(database.connect(b, writable=False)) as db:
+        root = db.execute("select rootpage from sqlite_schema where name = 'version'").get
+
+    def zero(page: int) -> None:
+        with open(b, "r+b") as file:
+            file.seek((page - 1) * 4096)
+            file.write(bytes(4096))
+
+    zero(root)
+    with pytest.raises(Invalid, match="avm cluster join brings it anew"), repair(b, default_settings(), dry=True):
+        pass
+    zero(1)
+    with pytest.raises(Invalid, match="not a database; move it away, and avm cluster join"):
+        cluster.join(b, log, POLICY)
+    b.rename(b.with_name("away"))
+    cluster.join(b, log, POLICY)
+    assert not differing(a, b)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner
 
 from avmfs.access import Policy, Principal
-from avmfs.agents import anchors, repairing
+from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
 from avmfs.cli.main import avm
 from avmfs.errors import AvmError, StoreFailed
@@ -870,7 +870,7 @@ def test_a_repair_that_was_cut_short_is_finished_by_the_next(
 ) -> None:
     flip(wal_frames.beside(crash), 32 + 400 * FRAME + 1024)
     with monkeypatch.context() as dying:
-        dying.setattr(repairing, "finish", lambda path, kept: False)
+        dying.setattr(loss_check, "finish", lambda path, kept: None)
         assert run("repair")[0] == 0
     wal_frames.beside(crash).unlink()  # as far as it came
     sync_note.beside(crash).unlink()

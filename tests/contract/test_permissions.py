@@ -412,6 +412,23 @@ def test_a_key_opens_what_was_put_away_of_its_paths_however_often(any_world: Wor
     assert not world.exists(who, "/archive/b.md") and not world.exists(who, "/archive/(2)/b.md")
 
 
+def test_a_key_for_all_of_memory_has_what_was_put_away_and_no_index_whoever_made_it(any_world: World) -> None:
+    world = any_world
+    world.write(ALICE, "/memory/a/x.md", b"x")
+    world.do(ALICE, "archive", **world.at(ALICE, "/memory/a/x.md"))
+    world.do(ALICE, "write_index", project=b"house", items=[{"path": [b"x.py.md"], "data": b"# x.py"}])
+    key, everything = new_key(world, ALICE, "/memory/*", "/live/x"), new_key(world, ALICE, "/")
+    for before in (False, True):  # an older avmfs noted no areas of such a key
+        if before:
+            db = connect(world.path)
+            db.execute("update api_key set areas = null")
+            db.close()
+        assert "a" in world.names(shown(world, key), "/memory")
+        assert world.exists(shown(world, key), "/archive/a/x.md")
+        assert not world.exists(shown(world, key), "/index")
+        assert world.exists(shown(world, everything), "/index/house/x.py.md")
+
+
 def test_a_key_reads_the_versions_that_its_agent_reads_back_to_one_from_outside_its_paths(any_world: World) -> None:
     world = any_world
 

@@ -858,6 +858,32 @@ def test_a_symlink_leads_again_where_it_led(world: World) -> None:
     assert past_methods.restore(who, "/shared", at="snap.s")["restored"] == []
 
 
+def test_what_was_let_out_of_quarantine_is_out_when_it_comes_back(world: World) -> None:
+    world.policy = Policy(trusted=(Trusted("web", "/memory/shared/*", "quarantine"),))
+    world.restart()
+    nodes = {
+        name: world.write(ALICE, f"memory/shared/{name}", b"the words of a page\n", sources=["web"])
+        for name in ("changed", "held", "later", "removed")
+    }
+
+    def marks() -> dict[str, tuple[str, bool]]:
+        with world.store.reading(ALICE) as reader:
+            scopes = {name: found(reader, f"memory/shared/{name}").scope for name in nodes}
+            return {name: (reader.visible.untrusted(at), at in reader.visible.held) for name, at in scopes.items()}
+
+    for name in ("changed", "removed"):
+        world.do(ALICE, "let_out", node=nodes[name])
+    world.do(ALICE, "snapshot", name="s")
+    world.do(ALICE, "let_out", node=nodes["later"])
+    before = marks()
+    for name in ("changed", "later"):
+        world.write(ALICE, f"memory/shared/{name}", b"her own words\n")
+    for name in ("held", "removed"):
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/shared").id, name=name.encode())
+    assert len(past_methods.restore(memory(world, ALICE), "/shared", at="snap.s")["restored"]) == 4
+    assert marks() == before == {name: ("web", name == "held") for name in nodes}
+
+
 def _snapshots(world: World, who: Principal) -> list[Any]:
     with world.store.reading(who) as reader:
         return reader.snapshots()

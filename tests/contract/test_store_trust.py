@@ -252,6 +252,7 @@ def test_who_may_change_it_lets_it_out_and_nobody_takes_a_source_away(world: Cal
     with pytest.raises(Denied):
         here.do(BOB, "set_sources", node=node, sources=[])
     here.do(BOB, "let_out", node=node)
+    here.do(BOB, "set_sources", node=node, sources=["web"])
     assert here.untrusted("/memory/shared/w.md") == ("web", False)
     with pytest.raises(Invalid, match="not in quarantine"):
         here.do(BOB, "let_out", node=node)

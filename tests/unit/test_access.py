@@ -169,6 +169,9 @@ def test_a_key_allows_its_actions_in_its_areas_and_the_way_there() -> None:
         key = Key("k", areas, actions)
         assert tuple(key.access(scope) for scope in (inside, way, beside)) == allowed
         assert tuple(scope.access(Principal("x", key=key)) for scope in (inside, way, beside)) == allowed
+    memory, live = Key("k", (), ("write",), memory=True), Scope(Access.WRITE, live=True)
+    aside = [Scope(Access.WRITE, aside=top) for top in ("trash", "archive", "index")]
+    assert [memory.access(scope) for scope in (beside, *aside, live)] == [2, 2, 2, 0, 0]
 
 
 def test_who_shows_a_key_is_that_key_and_no_operator() -> None:

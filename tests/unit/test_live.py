@@ -436,6 +436,49 @@ def test_a_source_is_given_no_more_than_it_takes_by_the_door_either(tmp_path: Pa
         door.close()
 
 
+def test_a_key_for_all_of_memory_has_nothing_of_what_stands_beside_it(tmp_path: Path, counted: type[Counted]) -> None:
+    given: list[bytes] = []
+
+    class Takes(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            given.append(data)
+
+    register_handler("takes", Takes)
+    provider = Provider("/live/{name}", "takes", writable=True)
+    database, told = tmp_path / "avm.db", replace(settings(provider), permissions=(), default_access="rw")
+    alice = LocalDoor(database, told, "alice", embeddings=False)
+
+    def opened(*within: str) -> LocalDoor:
+        key = alice.call("create_key", paths=[*within], actions=["read", "write"])["key"]
+        doors.append(LocalDoor(database, told, None, key=key, embeddings=False))
+        return doors[-1]
+
+    doors, index = [alice], "/index/private/alice/house/x.py.md"
+    try:
+        alice.call("write", path="/memory/a.md", data=b"a")
+        alice.call("write_index", project="house", items=[{"path": "x.py.md", "data": b"# x.py"}], private=True)
+        alice.call("read", path="/live/x")  # so that the store has it
+        asked, memory, both, everything = Takes.asked, opened("/memory/*"), opened("/memory/*", index), opened("/")
+        for path in ("/live/x", "/live/new", index):
+            with pytest.raises(NotFound):
+                memory.call("read", path=path)
+        for path in ("/live/x", "/live/new"):
+            for door in (memory, both):
+                with pytest.raises((Denied, NotFound)):
+                    door.call("write", path=path, data=b"order")
+        assert not given and Takes.asked == asked
+        assert not {"live", "index"} & {each["name"] for each in memory.call("entries", path="/")}
+        for door in (memory, both, everything):
+            assert door.call("read", path="/memory/a.md")["data"] == b"a"
+        for door in (both, everything):
+            assert door.call("read", path=index)["data"] == b"# x.py"
+        everything.call("write", path="/live/x", data=b"order")
+        assert given == [b"order"] and everything.call("read", path="/live/new")["data"]
+    finally:
+        for door in doors:
+            door.close()
+
+
 def test_who_asks_waits_for_all_that_a_write_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source's taking it, and the fetch of what it has then: each may need the provider's time."""
     monkeypatch.setattr(live, "LATE_S", 0.2)

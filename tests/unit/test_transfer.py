@@ -24,6 +24,7 @@ from avmfs.transfer import exporting, formats, front_matter, importing
 from avmfs.transfer.files import output
 from avmfs.transfer.importing import Import, Report
 from avmfs.transfer.record import Record, Refusal, moment, nanoseconds
+from avmfs.trust import Trusted
 from tests.unit.views_fixtures import World, opened
 
 OPERATOR = Principal("operator", operator=True)
@@ -59,7 +60,7 @@ def test_of_two_outputs_of_one_name_at_once_each_is_whole(tmp_path: Path) -> Non
     assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"late, and whole"
 
 
-Open = Callable[[str], World]
+Open = Callable[..., World]
 
 
 @pytest.fixture
@@ -67,8 +68,8 @@ def store(tmp_path: Path) -> Iterator[Open]:
     """A store of that name."""
     made: list[Any] = []
 
-    def make(name: str) -> World:
-        context = opened(tmp_path / name, Policy())
+    def make(name: str, policy: Policy | None = None) -> World:
+        context = opened(tmp_path / name, policy)
         (tmp_path / name).mkdir()
         made.append(context)
         return context.__enter__()
@@ -148,6 +149,35 @@ def test_what_is_exported_comes_back_byte_for_byte_with_all_that_is_said_of_it(
     again = brought(second, OPERATOR, format, tmp_path / "out")
     assert (again.added, again.updated, again.linked, again.refused) == (0, 0, 0, [])
     assert again.same == len(before) and newest(second) == at, "a second run changes nothing"
+
+
+@pytest.mark.parametrize("format", NATIVE)
+def test_what_was_let_out_of_quarantine_is_out_where_it_comes_in(
+    format: str, store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    rules = Policy(trusted=(Trusted("web", "/memory/shared/*", "quarantine"),))
+    first, second, unruled = store("first", rules), store("second", rules), store("unruled")
+    alice, place = first.agent("alice").memory, [b"memory", b"shared"]
+    texts = {"a.md": b"of b", "b.md": b"of page", "large.md": b"large " * 1000, "page.md": b"the words of a page\n"}
+    texts["twin.md"] = texts["page.md"]
+    nodes = {
+        name: alice.submit("write_path", path=[*place, name.encode()], data=data, sources=["web"])["node"]
+        for name, data in texts.items()
+    }
+    for name, other in (("a.md", "b.md"), ("b.md", "page.md")):
+        alice.submit("add_link", node=nodes[name], target=nodes[other], type="derived")
+    for name in nodes.keys() - {"page.md"}:
+        alice.submit("let_out", node=nodes[name])
+    before = exported(first, OPERATOR, "/memory/shared")
+    assert {each.path for each in before.values() if each.data is not None and not each.released} == {"page.md"}
+    formats.writers()[format].call(tmp_path / "out", iter(before.values()))
+    for world in (second, unruled):
+        assert not brought(world, OPERATOR, format, tmp_path / "out", "/memory/shared").refused
+        assert exported(world, OPERATOR, "/memory/shared") == before
+        at = newest(world)
+        again = brought(world, OPERATOR, format, tmp_path / "out", "/memory/shared")
+        assert (again.added, again.updated, again.refused) == (0, 0, []) and newest(world) == at
 
 
 def test_an_agent_exports_what_it_sees_and_nothing_else(store: Open) -> None:

@@ -16,10 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
+
 from avmfs.access import Policy
 from avmfs.errors import Busy, Exists, Invalid, NotFound, StoreFailed
 from avmfs.store.backup import image
-from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.repair import traces
@@ -77,7 +79,12 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
         raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _still(path):
-        if path.exists() and ((here := _position(path)) is None or here.cluster != cluster):
+        loss_check.finish(path, anchors)
+        try:
+            here = _position(path) if path.exists() else None
+        except (Invalid, StoreFailed, apsw.Error) as e:
+            raise Invalid(f"{getattr(e, 'reason', e)}; {loss_check.JOIN}", os.fspath(path)) from e
+        if path.exists() and (here is None or here.cluster != cluster):
             raise Exists("there is a store of its own; move it away", os.fspath(path))
         new = path.with_name(path.name + ".joined")
         _write(new, log.snapshot(found[0].number))
@@ -85,10 +92,9 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
         if anchors is not None and anchors.exists():
             loss_check.put_aside(anchors)
             anchors.unlink()
-        for left in (wal_frames.beside(path), sync_note.beside(path), loss_check.repaired(path)):
-            left.unlink(missing_ok=True)
-        new.replace(path)
+        new.replace(loss_check.repaired(path))
         sync_directory(path.parent)
+        loss_check.finish(path, anchors)
     return at
 
 

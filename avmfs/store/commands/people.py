@@ -124,13 +124,15 @@ def init_permissions(tx: Tx, users: dict[str, Any]) -> dict[str, Any]:
 
 
 def _areas(tx: Tx, agent: str, tops: list[tuple[bytes, ...]]) -> list[int] | None:
-    """The areas of these paths, made where they are new; None when together they are the whole tree."""
+    """The areas of these paths, made where they are new; None for the whole tree. All of /memory needs none."""
     for top in tops:
         owner = paths.agent_space(top)
         if owner is not None and owner != agent:
             raise Denied(f"{agent} has nothing there", paths.text(paths.join(top)))
-    if any(top in ((), (paths.MEMORY,)) for top in tops):
-        return None  # all that can be made is below /memory
+    if () in tops:
+        return None
+    if (paths.MEMORY,) in tops:
+        tops = [top for top in tops if top[0] != paths.MEMORY]
     known = {top: number for number, top in tx.known.areas}
     wanted = {known[top] for top in tops if top in known}
     new = {top for top in tops if top not in known}

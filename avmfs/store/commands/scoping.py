@@ -118,8 +118,8 @@ def set_sources(tx: Tx, node: int, sources: list[str]) -> dict[str, Any]:
         taint_made_of(tx, tx.node(node))
     elif gone := sorted(set(before.sources).difference(sources)):
         raise Denied(f"it came from {gone[0]!r}, which only an operator may take back")
-    else:
-        taint(tx, found, origin)
+    else:  # what is known is no news, and would be held again where it has been let out
+        taint(tx, found, origin_of({*sources}.difference(before.sources)))
     return {}
 
 
@@ -127,8 +127,15 @@ def set_sources(tx: Tx, node: int, sources: list[str]) -> dict[str, Any]:
 def let_out(tx: Tx, node: int) -> dict[str, Any]:
     """Whoever may change it lets a file out of quarantine: it is found again, and marked, and subscribers are told.
     What has been made of it is judged by itself."""
-    found = tx.writable(node)
-    if found.scope not in tx.visible.held:
+    if tx.writable(node).scope not in tx.visible.held:
         raise Invalid("not in quarantine")
-    _set_origin(tx, found, tx.origin(found.scope)._replace(released=True), "let_out")
+    release(tx, node)
     return {}
+
+
+def release(tx: Tx, node: int) -> None:
+    """What the asker may write is let out, also where no rule holds it yet."""
+    found = tx.node(node)
+    origin = tx.origin(found.scope)
+    if origin.sources and not origin.released:
+        _set_origin(tx, found, origin._replace(released=True), "let_out")

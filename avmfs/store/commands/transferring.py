@@ -32,10 +32,11 @@ def put(
     user: dict[str, Any] | None = None,
     instead_of: bytes | None = None,
     sources: list[str] | None = None,
+    released: bool = False,
 ) -> dict[str, Any]:
     """A file of these bytes, a symlink to ``target``, or what is there already or a directory (neither given), with
     what is said of it; what is None stays. A file that is there already is Exists unless ``instead_of`` is the SHA-256
-    of its bytes (see ``write_path``, for ``sources`` too). Times in ns. {"node"}."""
+    of its bytes (see ``write_path``, for ``sources`` and ``released`` too). Times in ns. {"node"}."""
     if len(path) < 2 or path[0] != paths.MEMORY:
         raise Invalid("not below /memory", paths.text(paths.join(tuple(path))))
     _enroll(tx, path)
@@ -50,11 +51,15 @@ def put(
     if mode is not None and mode != found.mode:
         namespace.set_attributes(tx, node, mode=mode)
     if found.document is None:
+        if released:
+            raise Invalid("only files are held in quarantine", paths.text(paths.join(tuple(path))))
         return {"node": node}
     if mtime is not None:
         tx.db.execute("update node set mtime = ? where id = ?", (mtime, node))
     if sources and data is None:
         scoping.taint(tx, found, origin_of(sources))
+    if released:
+        scoping.release(tx, node)
     if created is not None:
         tx.db.execute("update document set created = ? where id = ?", (created, found.document))
     if data is None and (mtime, created) != (None, None):  # no write has told of it

@@ -96,6 +96,7 @@ def write_path(
     sources: list[str] | None = None,
     shared: list[str] | None = None,
     bits: int = 0o644,
+    released: bool = False,
 ) -> dict[str, Any]:
     """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
     {"node", "new", "size", "version", "seq"}.
@@ -103,8 +104,8 @@ def write_path(
     ``instead_of`` is the SHA-256 of the bytes that are to be replaced: Stale where the file has others, or is not
     there any more. ``if_version`` is the newest version's number, 0 where there must be no file yet: Stale where it is
     another. It tells less: commits of one writing handle within a second have the same. ``sources``: how the data came
-    in, where it is not the asker's own words (trust.SOURCES). Of a file that is new: ``shared``, whom it is limited to,
-    and ``bits``, its mode."""
+    in, where it is not the asker's own words (trust.SOURCES); ``released``: let out of quarantine (``Origin``). Of a
+    file that is new: ``shared``, whom it is limited to, and ``bits``, its mode."""
     if mode not in ("replace", "create", "append"):
         raise Invalid(f"write mode {mode!r}")
     if not path:
@@ -131,8 +132,12 @@ def write_path(
         scoping.taint(tx, found, origin_of(sources))
     as_it_is = versions.to_write(tx, found.id)
     if mode == "append":
-        return {"node": found.id, "new": new, **_append(tx, *as_it_is, handle, data)}
-    return {"node": found.id, "new": new, **write(tx, *as_it_is, handle, [("t", 0), ("w", 0, data)])}
+        written = _append(tx, *as_it_is, handle, data)
+    else:
+        written = write(tx, *as_it_is, handle, [("t", 0), ("w", 0, data)])
+    if released:
+        scoping.release(tx, found.id)
+    return {"node": found.id, "new": new, **written}
 
 
 @command

@@ -19,7 +19,8 @@ import apsw
 
 from avmfs.errors import StoreFailed
 from avmfs.store.files import sync_note, wal_frames
-from avmfs.store.files.io import read_all
+from avmfs.store.files.displaced import index_of_log
+from avmfs.store.files.io import read_all, sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ KEPT: Final = 3  # copies of one file
 REPAIR: Final = (
     "avm repair keeps a copy, saves what can be saved, says what was lost, and with --accept-loss goes on without it"
 )
+JOIN: Final = "move it away, and avm cluster join brings it anew"
 
 
 def known(path: Path, at_least: int) -> int:
@@ -35,7 +37,8 @@ def known(path: Path, at_least: int) -> int:
 
 
 def repaired(path: Path) -> Path:
-    """Where the new store of a repair lies until it is in place; the old one is given up as soon as it is there."""
+    """Where the new store of a repair, or of a host that joins, lies until it is in place; the old one is given up as
+    soon as it is there."""
     return path.with_name(path.name + ".repaired")
 
 
@@ -43,6 +46,23 @@ def finished(path: Path) -> None:
     """Raises StoreFailed while a repair that was begun is not finished, which throws away what the old store gets."""
     if repaired(path).exists():
         raise StoreFailed("a repair was begun and is not finished; avm repair finishes it", os.fspath(path))
+
+
+def finish(path: Path, kept: Path | None) -> None:
+    """Bring an installation that was begun to its end, its anchors to ``kept``. What belongs to the old database goes
+    first: SQLite would lay its log over the new one, or go by the index that who reads the old one holds. Until the end
+    nobody opens the old one (``finished``). Raises OSError."""
+    ready = repaired(path)
+    if not ready.exists():
+        return
+    for each in (wal_frames.beside(path), index_of_log(path), sync_note.beside(path)):
+        each.unlink(missing_ok=True)
+    sync_directory(path.parent)
+    if kept is not None and (new := repaired(kept)).exists():
+        new.replace(kept)
+        sync_directory(kept.parent)
+    ready.replace(path)
+    sync_directory(path.parent)
 
 
 def opens(path: Path, seq: int) -> wal_frames.WalFrames | None:

@@ -73,17 +73,18 @@ def principal(db: apsw.Connection, name: str, rights: bool | str, now: int) -> P
 def limited(db: apsw.Connection, agent: str, id_: str, now: int) -> Principal:
     """The agent, by its key of this id. Raises Denied when that opens nothing any more."""
     row: Any = db.execute(
-        "select areas, actions, expires, revoked from api_key where id = ? and agent = ?", (id_, agent)
+        "select areas, actions, expires, revoked, paths from api_key where id = ? and agent = ?", (id_, agent)
     ).fetchone()
     if row is None:
         raise Denied(_UNKNOWN)
-    areas, actions, expires, revoked = row
+    areas, actions, expires, revoked, said = row
     if revoked is not None:
         raise Denied(f"this API key was revoked on {_day(revoked)}")
     if expires is not None and expires <= now:
         raise Denied(f"this API key expired on {_day(expires)}")
-    limits = None if areas is None else tuple(sorted(json.loads(areas)))
-    return Principal(agent, key=Key(id_, limits, tuple(sorted(json.loads(actions)))))
+    tops = {parse_path(paths.raw(path)) for path in json.loads(said)}
+    limits = None if () in tops else tuple(sorted(json.loads(areas or "[]")))  # null beside /memory: an older avmfs
+    return Principal(agent, key=Key(id_, limits, tuple(sorted(json.loads(actions))), (paths.MEMORY,) in tops))
 
 
 def require_valid(db: apsw.Connection, who: Principal, now: int) -> None:

@@ -752,8 +752,8 @@ export interface Methods {
    * All below a directory, or a file alone, in the order of their names, a directory before what is in it. {"root",
    * "kind", "records", "next"}: give ``next`` back as ``after`` until it is None. A record is {"path", "kind", "size",
    * "mode", "mtime"}, of a symlink "target", of a file "document", "seq", "author", "created", "tags", "links" [[path,
-   * type]], "importance", "expires", "shared", "user", "sources" and what is asked for: "data" of one that is not too
-   * large for an answer, "digest" (SHA-256). Times in ns. Each page is a moment of its own.
+   * type]], "importance", "expires", "shared", "user", "sources", "released" (let out) and what is asked for: "data" of
+   * one that is not too large for an answer, "digest" (SHA-256). Times in ns. Each page is a moment of its own.
    */
   records(given?: RecordsArguments): Promise<Json>;
   /**
