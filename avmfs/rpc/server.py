@@ -31,7 +31,7 @@ from avmfs_config import Settings, check_agent_id
 from avmfs import calls, metrics, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
-from avmfs.listener import Listener, peer_uid
+from avmfs.listener import Listener, in_thread, peer_uid
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.rpc.client import REQUEST_LIMIT
@@ -101,12 +101,12 @@ class _Door:
             if not full:
                 self._clients[uid] += 1
                 self._owed[client] = None
-        if full:
+        if full or not in_thread(f"client uid {uid}", self._serve, client, uid):
+            if not full:
+                self._gone(client, uid)
             client.settimeout(1)
             _try_send(client, {"error": _error(Busy("too many clients"))})
             client.close()
-            return
-        threading.Thread(target=self._serve, args=(client, uid), name=f"client uid {uid}", daemon=True).start()
 
     def answer_the_last(self) -> None:
         """Wait until nobody is owed an answer who can be given it soon, LAST_ANSWERS_S at most."""
@@ -126,9 +126,12 @@ class _Door:
         except wire.FrameError as e:
             log.warning("door: dropping a client of uid %d: %s", uid, e)
         finally:
-            with self._mutex:
-                self._clients[uid] -= 1
-                self._owed.pop(client, None)
+            self._gone(client, uid)
+
+    def _gone(self, client: socket.socket, uid: int) -> None:
+        with self._mutex:
+            self._clients[uid] -= 1
+            self._owed.pop(client, None)
 
     def _talk(self, client: socket.socket, uid: int) -> None:
         client.settimeout(GREETING_S)

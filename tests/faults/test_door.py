@@ -19,18 +19,25 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from avmfs_config import default_settings
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed
+from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.local import LocalDoor
+from avmfs.rpc.server import _Door
 from tests.behind import connect
 from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.log_lines import unexpected
+from tests.threads import refused_once
 
 pytestmark = pytest.mark.mount
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -451,6 +458,34 @@ def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_o
         with pytest.raises(StoreFailed, match="the answer cannot be sent"):
             bob.call("records", path="/shared")
         assert bob.call("read", path="/shared/note.md")["data"] == b"hello world"
+
+
+# --- its own process
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[_Door]:
+    """A door in this process, on a store of its own."""
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", default_settings(), "bob", embeddings=False)) as local:
+        yield _Door(partial(Memory, local._memory.around), default_settings(), Mock())
+
+
+@contextlib.contextmanager
+def visiting(door: _Door) -> Iterator[socket.socket]:
+    own, theirs = socket.socketpair()
+    with own:
+        own.settimeout(LIMIT_S)
+        wire.send(own, {"v": wire.PROTOCOL, "agent": "bob", "operator": False})
+        door.admit(theirs)
+        yield own
+    wait(lambda: not door._clients.total())
+
+
+def test_a_door_that_finds_no_thread_once_says_so_and_serves_the_next_client(here: _Door) -> None:
+    with refused_once("client"), visiting(here) as turned_away:
+        assert wire.receive(turned_away)["error"][0] == errno.EAGAIN
+    with visiting(here) as bob:
+        assert wire.receive(bob)["ok"]["agent"] == "bob"
 
 
 # --- any value at all
