@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 GREETING_LIMIT, GREETING_S = 4096, 5.0
 IDLE_S = 600.0
+SEND_S, TAKEN = 30.0, 64 * 1024  # as the HTTP service's: what a client takes of an answer within so long
 CLIENTS, CLIENTS_PER_UID = 384, 256
 DOOR_ROUTES = ("", "cli", "http", "mcp", "python")
 STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own
@@ -155,21 +156,25 @@ class _Door:
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
-            request = wire.receive(client, REQUEST_LIMIT, wire.ITEMS)
-            if not isinstance(request, dict) or not isinstance(request.get("id"), int):
-                raise wire.FrameError("not a request")
-            calls.working.call = call = self._fairness.call(client, who)
-            with self._mutex:
-                self._owed[client] = call
-            try:
-                answer = self._answer(memory, request)
-            finally:
-                calls.working.call = None
-                call.done()
-            client.sendall(_reply(request["id"], answer))
+            _deliver(client, self._replied(client, memory))  # and nothing else of either is kept until the next one
             with self._mutex:
                 del self._owed[client]
                 self._asked = time.monotonic()
+
+    def _replied(self, client: socket.socket, memory: Memory) -> bytes:
+        """The next request's answer, as a frame."""
+        request = wire.receive(client, REQUEST_LIMIT, wire.ITEMS)
+        if not isinstance(request, dict) or not isinstance(request.get("id"), int):
+            raise wire.FrameError("not a request")
+        calls.working.call = call = self._fairness.call(client, memory.who)
+        with self._mutex:
+            self._owed[client] = call
+        try:
+            answer = self._answer(memory, request)
+        finally:
+            calls.working.call = None
+            call.done()
+        return _reply(request["id"], answer)
 
     def _identify(self, greeting: Any, uid: int) -> Principal:
         if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:
@@ -231,6 +236,16 @@ class _Door:
                 "result": None,
                 "urgent": "",
             }
+
+
+def _deliver(client: socket.socket, reply: bytes) -> None:
+    """Raises TimeoutError for a client that does not take TAKEN bytes in SEND_S: what is kept for it is in everybody's
+    way. For all of it there is no limit."""
+    client.settimeout(SEND_S)
+    whole = memoryview(reply)
+    for start in range(0, len(reply), TAKEN):
+        client.sendall(whole[start : start + TAKEN])
+    client.settimeout(IDLE_S)
 
 
 def _reply(number: int, answer: dict[str, Any]) -> bytes:

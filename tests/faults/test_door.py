@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -30,7 +30,7 @@ from avmfs_config import default_settings
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed
 from avmfs.memory import Memory
-from avmfs.rpc import methods
+from avmfs.rpc import methods, server
 from avmfs.rpc.client import RemoteDoor
 from avmfs.rpc.local import LocalDoor
 from avmfs.rpc.server import _Door
@@ -486,6 +486,40 @@ def test_a_door_that_finds_no_thread_once_says_so_and_serves_the_next_client(her
         assert wire.receive(turned_away)["error"][0] == errno.EAGAIN
     with visiting(here) as bob:
         assert wire.receive(bob)["ok"]["agent"] == "bob"
+
+
+def test_who_does_not_take_its_answer_is_hung_up_on(here: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEND_S", 0.1)
+    with visiting(here) as bob:
+        assert "ok" in wire.receive(bob)
+        large = {"path": "/private/large.bin"}
+        for number, (method, more) in enumerate([("write", {"data": bytes(4 * MEGABYTE)}), ("read", {})]):
+            wire.send(bob, {"id": number, "method": method, "arguments": large | more})
+            if method == "write":
+                assert wire.receive(bob)["error"] is None
+        wait(lambda: not here._clients.total())
+
+
+class Leisurely:
+    """The door's end of a client that takes so many bytes a second, by a clock of its own."""
+
+    def __init__(self, rate: float) -> None:
+        self.limit, self.taken, self._rate = 0.0, bytearray(), rate
+
+    def settimeout(self, seconds: float) -> None:
+        self.limit = seconds
+
+    def sendall(self, data: memoryview) -> None:
+        if len(data) > self._rate * self.limit:
+            raise TimeoutError
+        self.taken += data
+
+
+def test_who_takes_its_answer_slowly_has_it_whole() -> None:
+    answer = os.urandom(100 * server.TAKEN + 1)
+    client = Leisurely(1.01 * server.TAKEN / server.SEND_S)
+    server._deliver(cast(socket.socket, client), answer)
+    assert client.taken == answer and client.limit == server.IDLE_S
 
 
 # --- any value at all
