@@ -1,8 +1,9 @@
 """Accepting connections, for every process that listens, and whose they are.
 
-Owns what an accept loop must not get wrong: a client that has gone again is nothing, and without a free descriptor the
-loop neither ends nor spins. Called by the writer, the index, the door, gossip and the supervisor, who decide how many
-clients they have and what these may say. (The fd store, which must import nothing of ours, accepts by itself.)
+Owns what an accept loop must not get wrong: a client that has gone again is nothing, and without a free descriptor or
+thread the loop neither ends nor spins. Called by the writer, the index, the door, live content, gossip and the
+supervisor, who decide how many clients they have and what these may say. (The fd store, which must import nothing of
+ours, accepts by itself.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,17 @@ class Listener:
             selector.register(self.sock, selectors.EVENT_READ)
             while not stop.is_set():
                 yield self.accept() if selector.select(LOOK_S) else None
+
+
+def in_thread(name: str, serve: Callable[..., object], *arguments: Any) -> bool:
+    """Have a client served in a thread of its own. False, and said in the log, where there is none to be had: the loop
+    goes on, and the client may come again."""
+    try:
+        threading.Thread(target=serve, args=arguments, name=name, daemon=True).start()
+    except RuntimeError as e:
+        log.error("%s: %s", name, e)
+        return False
+    return True
 
 
 def peer_uid(client: socket.socket) -> int:

@@ -32,7 +32,7 @@ from avmfs import wire
 from avmfs.agents import gossip
 from avmfs.agents.gossip import Knowledge
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
-from avmfs.listener import Listener
+from avmfs.listener import Listener, in_thread
 
 log = logging.getLogger(__name__)
 
@@ -234,10 +234,7 @@ class Gossip:
             self._refused += 1
             client.close()
             return
-        try:
-            threading.Thread(target=self._answer, args=(client, address), name="gossip answer", daemon=True).start()
-        except RuntimeError as e:  # it asks again
-            log.error("gossip: %s is not answered: %s", address, e)
+        if not in_thread("gossip answer", self._answer, client, address):
             self._refused += 1
             self._room.release()
             client.close()

@@ -23,8 +23,9 @@ import click
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import show
+from avmfs.errors import Busy
 from avmfs.localtime import minute
-from avmfs.rpc.client import Door
+from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.text.escapes import escaped
 from avmfs.text.sparkline import per_slot, sparkline
 
@@ -32,6 +33,28 @@ WAIT_S: Final = 25.0  # of one call
 FOUND: Final = 10_000  # changes of one call
 MINUTES: Final = 60
 SHOWN: Final = 20  # changes of a snapshot
+
+
+class _Lasting:
+    """A door for a command that goes on: while the daemon is away it waits for the next one, ``until`` then."""
+
+    def __init__(self, door: Door, until: float = float("inf")) -> None:
+        self._door, self._until, self.agent = door, until, door.agent
+
+    def call(self, method: str, /, **arguments: Any) -> Any:
+        told = False
+        while True:
+            try:
+                if isinstance(self._door, RemoteDoor) and self._door.ended():
+                    self._door = self._door.again()
+                return self._door.call(method, **arguments)
+            except Busy as e:
+                if time.monotonic() >= self._until:
+                    raise
+                if not told:
+                    print(f"avm: {e}; waiting for an answer", file=sys.stderr)
+                told = True
+                time.sleep(0.5)
 
 
 @subcommand("watch", "Print changes as they happen.")
@@ -47,10 +70,11 @@ def watch_(
     With --json one object a line. Several changes of a file at once are one. With --wait, exit code 1 when none came.
     """
     until = float("inf") if wait is None else time.monotonic() + wait
-    at = memory.call("watch")
+    asked = _Lasting(memory, until)
+    at = asked.call("watch")
     since, told = since or str(at["seq"]), 0
     while True:
-        found = memory.call("recent", path="/", since=since, limit=FOUND, pattern=pattern)
+        found = asked.call("recent", path="/", since=since, limit=FOUND, pattern=pattern)
         if found["more"]:
             print(f"(only the newest {FOUND:,} changes: there were more)", file=sys.stderr)
         for each in reversed(found["changes"]):
@@ -64,7 +88,7 @@ def watch_(
             left = until - time.monotonic()
             if left <= 0:
                 ctx.exit(0 if told else 1)
-            at = memory.call("watch", since=found["seq"], unread=at["unread"], wait=min(WAIT_S, left))
+            at = asked.call("watch", since=found["seq"], unread=at["unread"], wait=min(WAIT_S, left))
 
 
 def _change(each: dict[str, Any]) -> str:
@@ -83,10 +107,11 @@ def top_(ctx: click.Context, memory: Door, once: bool, interval: float) -> None:
         found = _looked(memory, took)
         show(found, "\n".join(_laid_out(found, 100)) + "\n")
         return
+    asked = _Lasting(memory)
     with _screen() as woken:
         while True:
             size = shutil.get_terminal_size()
-            lines = _laid_out(_looked(memory, took), size.columns)[: size.lines - 1]
+            lines = _laid_out(_looked(asked, took), size.columns)[: size.lines - 1]
             os.write(1, ("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in lines) + "\x1b[J").encode(errors="replace"))
             ready, _, _ = select.select([0, woken], [], [], interval)
             if woken in ready:
@@ -95,7 +120,7 @@ def top_(ctx: click.Context, memory: Door, once: bool, interval: float) -> None:
                 return
 
 
-def _looked(memory: Door, took: deque[float]) -> dict[str, Any]:
+def _looked(memory: Door | _Lasting, took: deque[float]) -> dict[str, Any]:
     def ask(method: str, **arguments: Any) -> Any:
         began = time.perf_counter()
         answer = memory.call(method, **arguments)

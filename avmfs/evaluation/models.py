@@ -132,14 +132,17 @@ class Endpoint:
 
     def reply(self, turns: Sequence[tuple[str, str]], system: str) -> Reply:
         """The next turn of a conversation, (role, text) each."""
+        key = self.key.strip()
+        if not (key.isascii() and key.isprintable()):  # what refuses it in a header would show it
+            raise ModelError(f"{self.url}: the key has characters that no key has")
         messages = [{"role": role, "content": text} for role, text in turns]
         headers = {"content-type": "application/json"}
         body: dict[str, Any] = {"model": self.name, "max_tokens": self.max_tokens, "temperature": 0}
         if self.kind == "anthropic":
-            headers |= {"x-api-key": self.key, "anthropic-version": "2023-06-01"}
+            headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
             body |= {"system": system, "messages": messages}
         else:
-            headers |= {"api-key": self.key} if self.kind == "azure" else {"authorization": f"Bearer {self.key}"}
+            headers |= {"api-key": key} if self.kind == "azure" else {"authorization": f"Bearer {key}"}
             body |= {"messages": [{"role": "system", "content": system}, *messages]}
         found = self._post(self._path(), body, headers)
         try:

@@ -74,27 +74,26 @@ class Doors:
     def call(self, caller: Caller, method: str, arguments: dict[str, Any], line: Line | None = None) -> tuple[Any, str]:
         """The method's result, and the banner of unread urgent mail. Raises what the door raises, Unauthorized for a
         key that opens nothing, Busy for too many calls at once."""
-        while True:
-            door, fresh = self.take(caller)
-            good = False
-            try:
-                if line is not None:
-                    line.use(door)
-                result = door.call(method, **arguments)
-                good = True
-                return result, door.urgent
-            except Denied:
-                good = fresh or not caller.key
-                if good:
-                    raise
-                self._forget(caller)  # perhaps the key was revoked meanwhile: a new greeting says so
-            except OSError as e:
-                good = not isinstance(e, Busy)
-                raise
-            finally:
-                if line is not None:
-                    line.use(None)
-                self.put_back(caller, door, good and (line is None or not line.over))
+        door, fresh = self.take(caller)
+        good = False
+        try:
+            if line is not None:
+                line.use(door)
+            result = door.call(method, **arguments)
+            good = True
+            return result, door.urgent
+        except Denied:
+            if caller.key and not fresh:
+                self._open(caller).close()  # perhaps the key was revoked meanwhile: a new greeting says so
+            good = True
+            raise
+        except OSError as e:
+            good = not isinstance(e, Busy)
+            raise
+        finally:
+            if line is not None:
+                line.use(None)
+            self.put_back(caller, door, good and (line is None or not line.over))
 
     def admit(self, caller: Caller) -> None:
         """Raises Unauthorized, Denied or Busy where the door does not let this caller in."""
@@ -174,6 +173,7 @@ class Doors:
             )
         except Denied as e:
             if caller.key:
+                self._forget(caller)
                 raise Unauthorized(e.reason) from None
             raise
 

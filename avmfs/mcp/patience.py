@@ -27,8 +27,10 @@ class Patient(H11Protocol):
         self._await_head()
 
     def on_response_complete(self) -> None:
+        answered = self.cycle
         super().on_response_complete()
-        self._await_head()
+        if self.cycle is answered:  # else the next request came with it
+            self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._late, self._slow):

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from avmfs_config import Paths
+from avmfs_config import ConfigError, Paths
 
 from avmfs.api.autostart import begin
 from avmfs.api.connect import open_door
-from avmfs.errors import Busy, Interrupted
+from avmfs.errors import Busy, Interrupted, Invalid
 from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, OpenDoor, RemoteDoor
 from avmfs.rpc.tracing import traced
@@ -44,9 +44,7 @@ class Session:
         with contextlib.suppress(PermissionError):  # another user's store, which has a daemon or none for this one
             if begins and not environ.get("AVM_AT") and StoreLock(where.database).holder() is None:
                 begin(where, environ)
-        self._door: OpenDoor | None = open_door(
-            where, agent, environ=environ, embeddings=False, route="mcp", autostart=not begins
-        )
+        self._door: OpenDoor | None = self._open(agent, autostart=not begins)
         self.agent = agent or self._door.agent  # whose the token of an address is
 
     def another(self) -> Session:
@@ -95,8 +93,16 @@ class Session:
             if not door.ended():
                 return door
             self._drop(door)
-        self._door = open_door(self._where, self.agent, environ=self._environ, embeddings=False, route="mcp")
+        self._door = self._open(self.agent)
         return self._door
+
+    def _open(self, agent: str, *, autostart: bool = True) -> OpenDoor:
+        try:
+            return open_door(
+                self._where, agent, environ=self._environ, embeddings=False, route="mcp", autostart=autostart
+            )
+        except ConfigError as e:  # whoever edits the file mends it, and the next call finds that
+            raise Invalid(str(e)) from None
 
     def _drop(self, door: Door) -> None:
         self._door = None

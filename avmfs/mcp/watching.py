@@ -129,8 +129,9 @@ class Watching:
                 log.info("waiting for changes is over: %s", e)
                 self._loop = None
                 break
-            except AvmError as e:
-                log.info("waiting for changes: %s", e)
+            except (OSError, ValueError) as e:  # nobody would begin anew what a defect ends
+                level = logging.INFO if isinstance(e, AvmError) else logging.ERROR
+                log.log(level, "waiting for changes: %s", e)
                 self._over.wait(PAUSE_S)
                 continue
             before, (seq, unread) = (seq, unread), (found["seq"], found["unread"])

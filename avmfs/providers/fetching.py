@@ -7,6 +7,7 @@ from others. Knows nothing of who asks: that was judged before.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import re
@@ -145,7 +146,8 @@ class Fetcher:
         elif wait:
             self._once(operation, parts)
         elif not self._under_way(operation, parts):
-            threading.Thread(target=self._once, args=(operation, parts), name="refresh", daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no more threads: the next reader begins it
+                threading.Thread(target=self._once, args=(operation, parts), name="refresh", daemon=True).start()
         return []
 
     def _under_way(self, operation: str, parts: tuple[bytes, ...]) -> bool:

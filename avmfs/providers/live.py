@@ -22,7 +22,7 @@ from avmfs_config import Provider
 from avmfs import paths, wire
 from avmfs.access import Access, Principal
 from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
-from avmfs.listener import Listener
+from avmfs.listener import Listener, in_thread
 from avmfs.node import ITS_SEARCH, Live
 from avmfs.providers.fetching import GONE, NAMES_S, SECOND, By, holds
 from avmfs.providers.handler import ttl_of
@@ -233,4 +233,6 @@ def serve(listener: socket.socket, asker: Asker, stop: threading.Event) -> None:
     for client in Listener(listener, "live").clients(stop):
         if client is not None:
             room.acquire()
-            threading.Thread(target=answer, args=(client,), name="live", daemon=True).start()
+            if not in_thread("live", answer, client):
+                room.release()
+                client.close()

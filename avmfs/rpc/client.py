@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,6 +57,9 @@ class RemoteDoor:
         stranger: bool = False,
     ) -> None:
         self.urgent = ""
+        self.again = partial(  # another one like this
+            RemoteDoor, address, agent, operator=operator, timeout_s=timeout_s, key=key, route=route, stranger=stranger
+        )
         self._mutex = threading.Lock()
         self._number = 0
         self._sock = socket.socket(socket.AF_UNIX)

@@ -46,8 +46,10 @@ class HttpDoor:
             raise Invalid(f"{url!r} is no address of a service: https://HOST:PORT")
         if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise Invalid("http:// would show the token to the network: https://, or a tunnel to this machine")
-        if not token:
+        if not (token := token.strip()):
             raise Denied("a token is needed: AVM_API_KEY (avm keys create, on the machine of the memory)")
+        if not (token.isascii() and token.isprintable()):  # what refuses it in a header would show it
+            raise Denied("AVM_API_KEY has characters that no token has")
         self.urgent, self._token, self._mutex = "", token, threading.Lock()
         self._timeout_s = timeout_s
         where = parts.hostname, parts.port

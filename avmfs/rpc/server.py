@@ -31,7 +31,7 @@ from avmfs_config import Settings, check_agent_id
 from avmfs import calls, metrics, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed, TooBig
-from avmfs.listener import Listener, peer_uid
+from avmfs.listener import Listener, in_thread, peer_uid
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.rpc.client import REQUEST_LIMIT
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 GREETING_LIMIT, GREETING_S = 4096, 5.0
 IDLE_S = 600.0
+SEND_S, TAKEN = 30.0, 64 * 1024  # as the HTTP service's: what a client takes of an answer within so long
 CLIENTS, CLIENTS_PER_UID = 384, 256
 DOOR_ROUTES = ("", "cli", "http", "mcp", "python")
 STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own
@@ -101,12 +102,12 @@ class _Door:
             if not full:
                 self._clients[uid] += 1
                 self._owed[client] = None
-        if full:
+        if full or not in_thread(f"client uid {uid}", self._serve, client, uid):
+            if not full:
+                self._gone(client, uid)
             client.settimeout(1)
             _try_send(client, {"error": _error(Busy("too many clients"))})
             client.close()
-            return
-        threading.Thread(target=self._serve, args=(client, uid), name=f"client uid {uid}", daemon=True).start()
 
     def answer_the_last(self) -> None:
         """Wait until nobody is owed an answer who can be given it soon, LAST_ANSWERS_S at most."""
@@ -126,9 +127,12 @@ class _Door:
         except wire.FrameError as e:
             log.warning("door: dropping a client of uid %d: %s", uid, e)
         finally:
-            with self._mutex:
-                self._clients[uid] -= 1
-                self._owed.pop(client, None)
+            self._gone(client, uid)
+
+    def _gone(self, client: socket.socket, uid: int) -> None:
+        with self._mutex:
+            self._clients[uid] -= 1
+            self._owed.pop(client, None)
 
     def _talk(self, client: socket.socket, uid: int) -> None:
         client.settimeout(GREETING_S)
@@ -152,21 +156,25 @@ class _Door:
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
-            request = wire.receive(client, REQUEST_LIMIT, wire.ITEMS)
-            if not isinstance(request, dict) or not isinstance(request.get("id"), int):
-                raise wire.FrameError("not a request")
-            calls.working.call = call = self._fairness.call(client, who)
-            with self._mutex:
-                self._owed[client] = call
-            try:
-                answer = self._answer(memory, request)
-            finally:
-                calls.working.call = None
-                call.done()
-            client.sendall(_reply(request["id"], answer))
+            _deliver(client, self._replied(client, memory))  # and nothing else of either is kept until the next one
             with self._mutex:
                 del self._owed[client]
                 self._asked = time.monotonic()
+
+    def _replied(self, client: socket.socket, memory: Memory) -> bytes:
+        """The next request's answer, as a frame."""
+        request = wire.receive(client, REQUEST_LIMIT, wire.ITEMS)
+        if not isinstance(request, dict) or not isinstance(request.get("id"), int):
+            raise wire.FrameError("not a request")
+        calls.working.call = call = self._fairness.call(client, memory.who)
+        with self._mutex:
+            self._owed[client] = call
+        try:
+            answer = self._answer(memory, request)
+        finally:
+            calls.working.call = None
+            call.done()
+        return _reply(request["id"], answer)
 
     def _identify(self, greeting: Any, uid: int) -> Principal:
         if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:
@@ -228,6 +236,16 @@ class _Door:
                 "result": None,
                 "urgent": "",
             }
+
+
+def _deliver(client: socket.socket, reply: bytes) -> None:
+    """Raises TimeoutError for a client that does not take TAKEN bytes in SEND_S: what is kept for it is in everybody's
+    way. For all of it there is no limit."""
+    client.settimeout(SEND_S)
+    whole = memoryview(reply)
+    for start in range(0, len(reply), TAKEN):
+        client.sendall(whole[start : start + TAKEN])
+    client.settimeout(IDLE_S)
 
 
 def _reply(number: int, answer: dict[str, Any]) -> bytes:

@@ -170,6 +170,27 @@ def test_a_watched_index_goes_on_with_the_next_one(fresh: Shell, tmp_path: Path)
     assert (watching.returncode, told.read_bytes().count(b"1 added")) == (0, 2), told.read_text()
 
 
+def test_who_watches_changes_waits_for_the_next_one(fresh: Shell, tmp_path: Path) -> None:
+    told, said = tmp_path / "told", tmp_path / "said"
+    fresh.run("write", "/shared/early.md", "x")
+    command = [sys.executable, "-m", "avmfs.cli", "watch", "/memory/shared/*", "--since", "0", "--count", "2"]
+    with (
+        told.open("wb") as out,
+        said.open("wb") as err,
+        subprocess.Popen(command, env=fresh.environ, stdout=out, stderr=err) as watching,
+    ):
+        try:
+            until(lambda: b"early.md" in told.read_bytes() or watching.poll() is not None)
+            daemon(fresh.environ, "stop")
+            until(lambda: b"waiting for an answer" in said.read_bytes() or watching.poll() is not None)
+            fresh.run("write", "/shared/late.md", "x")
+            until(lambda: watching.poll() is not None)
+        finally:
+            watching.terminate()
+    assert watching.returncode == 0 and b"late.md" in told.read_bytes(), said.read_text()
+    assert said.read_text().count("\n") == 1
+
+
 def test_one_that_cannot_start_is_told_of_once_and_the_command_works_without(fresh: Shell) -> None:
     run = Path(fresh.environ["AVM_RUNTIME_DIR"])
     run.write_text("a file is in its place")

@@ -19,19 +19,25 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+from avmfs_config import default_settings
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NotSupported, StoreFailed, TooBig, from_wire
-from avmfs.rpc import methods
+from avmfs.memory import Memory
+from avmfs.rpc import methods, server
 from avmfs.rpc.client import RemoteDoor
-from avmfs.rpc.server import _reply
+from avmfs.rpc.local import LocalDoor
+from avmfs.rpc.server import _Door, _reply
 from tests.behind import connect
 from tests.faults.daemons import AS_USER, LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.log_lines import unexpected
+from tests.threads import refused_once
 
 pytestmark = pytest.mark.mount
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -461,6 +467,68 @@ def test_an_answer_of_more_bytes_than_a_client_takes_is_an_error(monkeypatch: py
     monkeypatch.setattr(wire, "LIMIT", len(sent) - 5)
     said = wire.unpack(_reply(7, answer)[4:])
     assert said["id"] == 7 and isinstance(from_wire(*said["error"]), TooBig)
+
+
+# --- its own process
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[_Door]:
+    """A door in this process, on a store of its own."""
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", default_settings(), "bob", embeddings=False)) as local:
+        yield _Door(partial(Memory, local._memory.around), default_settings(), Mock())
+
+
+@contextlib.contextmanager
+def visiting(door: _Door) -> Iterator[socket.socket]:
+    own, theirs = socket.socketpair()
+    with own:
+        own.settimeout(LIMIT_S)
+        wire.send(own, {"v": wire.PROTOCOL, "agent": "bob", "operator": False})
+        door.admit(theirs)
+        yield own
+    wait(lambda: not door._clients.total())
+
+
+def test_a_door_that_finds_no_thread_once_says_so_and_serves_the_next_client(here: _Door) -> None:
+    with refused_once("client"), visiting(here) as turned_away:
+        assert wire.receive(turned_away)["error"][0] == errno.EAGAIN
+    with visiting(here) as bob:
+        assert wire.receive(bob)["ok"]["agent"] == "bob"
+
+
+def test_who_does_not_take_its_answer_is_hung_up_on(here: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEND_S", 0.1)
+    with visiting(here) as bob:
+        assert "ok" in wire.receive(bob)
+        large = {"path": "/private/large.bin"}
+        for number, (method, more) in enumerate([("write", {"data": bytes(4 * MEGABYTE)}), ("read", {})]):
+            wire.send(bob, {"id": number, "method": method, "arguments": large | more})
+            if method == "write":
+                assert wire.receive(bob)["error"] is None
+        wait(lambda: not here._clients.total())
+
+
+class Leisurely:
+    """The door's end of a client that takes so many bytes a second, by a clock of its own."""
+
+    def __init__(self, rate: float) -> None:
+        self.limit, self.taken, self._rate = 0.0, bytearray(), rate
+
+    def settimeout(self, seconds: float) -> None:
+        self.limit = seconds
+
+    def sendall(self, data: memoryview) -> None:
+        if len(data) > self._rate * self.limit:
+            raise TimeoutError
+        self.taken += data
+
+
+def test_who_takes_its_answer_slowly_has_it_whole() -> None:
+    answer = os.urandom(100 * server.TAKEN + 1)
+    client = Leisurely(1.01 * server.TAKEN / server.SEND_S)
+    server._deliver(cast(socket.socket, client), answer)
+    assert client.taken == answer and client.limit == server.IDLE_S
 
 
 # --- any value at all

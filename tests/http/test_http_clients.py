@@ -82,6 +82,18 @@ def test_a_bad_address_or_token_is_refused(
         HttpDoor(url, agent, elsewhere["AVM_API_KEY"] if token is None else token, operator=operator)
 
 
+@pytest.mark.parametrize("token", ["avm_x_sec\x00ret_secret", "avm_x_secret\r\nx: y", "avm_x_secret_\u20ac"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(Denied, match="AVM_API_KEY") as refused:
+        HttpDoor("http://127.0.0.1:1", None, token)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_line_end_of_the_file_that_a_token_was_in_is_no_part_of_it(web: Web, elsewhere: dict[str, str]) -> None:
+    with contextlib.closing(HttpDoor(web.url, None, elsewhere["AVM_API_KEY"] + "\r\n")) as door:
+        assert door.agent == "alice"
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "body", "error", "reason"),
     [

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPConnection
@@ -150,6 +150,10 @@ class Timers:
         self._waiting.append((self.now + delay, partial(act, *arguments), timer := Mock()))
         return timer
 
+    def create_task(self, answering: Coroutine[Any, Any, object], **_: object) -> Mock:
+        answering.close()  # who answers is the test
+        return Mock()
+
     def pass_(self, seconds: float) -> None:
         self.now += seconds
         due = [each for each in self._waiting if each[0] <= self.now]
@@ -159,15 +163,33 @@ class Timers:
                 act()
 
 
-@pytest.mark.parametrize(("left", "hung_up"), [(1, True), (0, False)])
-def test_a_client_that_takes_all_but_the_end_of_an_answer_is_hung_up_on(left: int, hung_up: bool) -> None:
-    timers, transport = Timers(), Mock()
+def patient(timers: Timers, transport: Mock) -> Patient:
+    """One that has just been connected."""
     transport.get_extra_info.return_value = None
     transport.is_closing.return_value = False
-    transport.get_write_buffer_size.return_value = 100_000
     config = uvicorn.Config(Mock(), http=Patient, log_config=None)
     client = Patient(config, ServerState(), {}, cast(asyncio.AbstractEventLoop, timers))
     client.connection_made(transport)
+    return client
+
+
+def test_a_request_that_came_with_the_one_before_has_as_much_time_as_it_takes() -> None:
+    timers, transport = Timers(), Mock()
+    client = patient(timers, transport)
+    client.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+    first: Any = client.cycle
+    for message in ({"type": "http.response.start", "status": 204}, {"type": "http.response.body"}):
+        asyncio.run(first.send(message))
+    assert client.cycle is not first
+    timers.pass_(patience.HEAD_S)
+    transport.close.assert_not_called()
+
+
+@pytest.mark.parametrize(("left", "hung_up"), [(1, True), (0, False)])
+def test_a_client_that_takes_all_but_the_end_of_an_answer_is_hung_up_on(left: int, hung_up: bool) -> None:
+    timers, transport = Timers(), Mock()
+    transport.get_write_buffer_size.return_value = 100_000
+    client = patient(timers, transport)
     client.pause_writing()
     client.on_response_complete()
     timers.pass_(patience.HEAD_S)

@@ -17,6 +17,7 @@ import pytest
 from avmfs.errors import Busy
 from avmfs.http import identity, values
 from avmfs.http.doors import EACH, Caller, Doors, Unauthorized
+from tests.behind import connect
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, as_user, wait
 from tests.http.http_world import SETTINGS, Answer, Web, of, started
 
@@ -90,6 +91,21 @@ def test_an_api_key_is_its_agent_within_its_limits_until_it_is_revoked(web: Web)
         short = alice.call("create_key", expires="1s")["key"]
         wait(lambda: web.call(short, "tags").status == 401)
         assert web.call(key[:-1] + ("a" if key[-1] != "a" else "b"), "tags").status == 401
+
+
+def test_what_a_key_may_not_do_is_asked_and_refused_once(web: Web) -> None:
+    with contextlib.closing(web.door("gina")) as gina:
+        key = gina.call("create_key", actions=["read"])["key"]
+
+    def refusals() -> int:
+        with contextlib.closing(connect(web.runtime.parent / "data/avm.db", read_only=True)) as db:
+            ((count,),) = db.execute("select total(count) from refusal where agent = 'gina'")
+            return int(count)
+
+    assert web.call(key, "tags").status == 200  # by a connection that is kept
+    assert web.call(key, "write", path="/shared/keyed/not.md", data="x").status == 403
+    wait(refusals)
+    assert refusals() == 1
 
 
 def test_who_may_be_the_operator_no_more_is_none_by_any_open_way(root: Path) -> None:

@@ -14,9 +14,10 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import DEFAULT, Mock, patch
 
 import anyio
 import anyio.to_thread
@@ -24,10 +25,11 @@ import httpx2
 import mcp_types as types
 import pytest
 from anyio.from_thread import BlockingPortal
-from avmfs_config import find_paths
+from avmfs_config import ConfigError, find_paths
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from avmfs.api.connect import open_door
 from avmfs.errors import AvmError, Interrupted, Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
@@ -294,6 +296,25 @@ def test_changes_are_waited_for_as_soon_as_there_is_a_thread_for_it(world: World
             anyio.run(watching.begin)
         anyio.run(watching.begin)
         assert [each.name for each in {*threading.enumerate()} - before] == ["watch"]
+    finally:
+        watching.close()
+        alice.close()
+
+
+def test_a_configuration_that_is_wrong_for_a_while_is_said_and_ends_no_waiting_for_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = ConfigError("config.yaml", "search", "no such key")
+    opened = chain([wrong, wrong, ValueError("not a frame")], repeat(DEFAULT))
+    alice = Session(find_paths(world.environ), "alice", world.environ)
+    watching = Watching(alice)
+    monkeypatch.setattr("avmfs.mcp.watching.PAUSE_S", 0.01)
+    monkeypatch.setattr("avmfs.mcp.session.open_door", Mock(wraps=open_door, side_effect=opened))
+    try:
+        with pytest.raises(Invalid, match="no such key"):
+            alice.another()
+        anyio.run(watching.begin)
+        until(lambda: watching._session is not None)
     finally:
         watching.close()
         alice.close()

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import avmfs_daemon.gossip
 import pytest
@@ -25,6 +24,7 @@ from avmfs.agents.gossip import StoreKnowledge
 from avmfs.agents.gossip_link import Gossip, allowed_networks, is_allowed, read_key
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
 from avmfs.store.identity import OPERATOR
+from tests.threads import refused_once
 from tests.unit.views_fixtures import World, opened
 
 KEY = b"k" * 32
@@ -391,16 +391,8 @@ def test_strangers_and_junk_hold_nobody_up(
 
 def test_a_host_that_finds_no_thread_once_answers_the_next_who_asks(worlds: list[World], tmp_path: Path) -> None:
     one = listening(worlds[0], tmp_path)
-    start, refused = threading.Thread.start, threading.Event()
-
-    def full(thread: threading.Thread) -> None:
-        if thread.name == "gossip answer" and not refused.is_set():
-            refused.set()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     assert one.port is not None
-    with patch.object(threading.Thread, "start", full):
+    with refused_once("gossip answer") as refused:
         two = listening(worlds[1], tmp_path, (Endpoint("127.0.0.1", one.port),))
         try:
             assert refused.wait(300)

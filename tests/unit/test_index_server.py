@@ -24,6 +24,7 @@ from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from tests.behind import connect
 from tests.hashing import HashingEmbedding
+from tests.threads import refused_once
 
 KEY = b"k" * 32
 ALICE, BOB = Principal("alice"), Principal("bob")
@@ -120,6 +121,15 @@ def test_a_mount_gets_scores_of_its_own_agents_rows_alone(house: House) -> None:
         with pytest.raises(Denied):
             house.ask(alice, other)
     assert len(house.ask(alice, ALICE).passages) == 2, "the refusal left the connection whole"
+
+
+def test_a_server_that_finds_no_thread_once_answers_the_next_who_asks(house: House) -> None:
+    house.start()
+    with refused_once("asker"), socket.socket(socket.AF_UNIX) as turned_away:
+        turned_away.settimeout(300)
+        turned_away.connect(str(house.address))
+        assert turned_away.recv(1) == b""
+        assert len(house.ask(house.client(), ALICE).passages) == 2
 
 
 def test_who_cannot_show_whom_it_speaks_for_is_dropped(house: House) -> None:

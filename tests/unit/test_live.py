@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from avmfs_config import Provider, Settings, default_settings, load_settings
@@ -31,6 +31,7 @@ from avmfs.rpc.local import LocalDoor
 from avmfs.store.commands import mirroring
 from avmfs.vfs import handover
 from avmfs.vfs.live_handle import LiveHandle
+from tests.threads import refused_once
 
 WHERE = (b"live", b"x")
 ALICE = Principal("alice")
@@ -159,6 +160,14 @@ def test_what_is_stale_is_shown_while_it_is_fetched(desk: Desk, counted: type[Co
     while desk.kept() != b"2\n" and time.monotonic() < deadline:
         time.sleep(0.01)
     assert desk.kept() == b"2\n" and counted.asked == 2
+
+
+def test_what_is_stale_is_shown_though_there_is_no_thread_to_fetch_it(desk: Desk, counted: type[Counted]) -> None:
+    desk.live.appear(ALICE, WHERE)
+    desk.later_s = 90
+    with refused_once("refresh") as refused:
+        desk.live.refresh(WHERE)
+    assert refused.is_set() and desk.kept() == b"1\n"
 
 
 def test_readers_of_what_is_stale_start_one_fetch_and_no_thread_that_waits_for_it(
@@ -501,6 +510,26 @@ def test_who_asks_waits_for_all_that_a_write_is(tmp_path: Path, monkeypatch: pyt
         stop.set()
         serving.join(LIMIT_S)
         listener.close()
+
+
+def test_a_process_that_finds_no_thread_once_answers_the_next_who_asks(tmp_path: Path) -> None:
+    stop = threading.Event()
+    asker = Mock(ask=Mock(return_value=[b"x"]))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(tmp_path / "live.sock"))
+        listener.listen()
+        serving = threading.Thread(target=live.serve, args=(listener, asker, stop))
+        serving.start()
+        try:
+            with refused_once("live"):
+                remote = live.RemoteAsker(tmp_path / "live.sock", ())
+                remote._limit = LIMIT_S
+                with pytest.raises(Busy):
+                    remote.ask("names", WHERE)
+                assert remote.ask("names", WHERE) == [b"x"]
+        finally:
+            stop.set()
+            serving.join(LIMIT_S)
 
 
 def test_an_open_file_that_a_source_takes_goes_on_in_the_next_process(tmp_path: Path, counted: type[Counted]) -> None:

@@ -237,6 +237,15 @@ def test_what_is_refused_is_an_error_at_once_and_never_shows_the_key(stub: Stub)
         Endpoint("openai", stub.url, "m", "secret").ask("", "which?")
 
 
+def test_a_key_that_no_header_can_carry_is_an_error_that_does_not_show_it(stub: Stub) -> None:
+    with pytest.raises(ModelError, match="the key has characters") as raised:
+        Endpoint("openai", stub.url, "m", "secret\r\nx: y").ask("", "which?")
+    assert "secret" not in str(raised.value) and not stub.asked
+    stub.replies = [(200, openai("order_ref"))]
+    Endpoint("openai", stub.url, "m", "secret\n").ask("", "which?")
+    assert stub.asked[0]["headers"]["authorization"] == "Bearer secret"
+
+
 def test_the_key_goes_to_no_other_host(stub: Stub) -> None:
     stub.replies = [(302, {})]
     stub.location = "http://127.0.0.1:1/"

@@ -29,7 +29,7 @@ import numpy as np
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, StoreFailed
-from avmfs.listener import Listener
+from avmfs.listener import Listener, in_thread
 from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.index.scan import Behind, FollowedTable, Opener
 from avmfs.store.index.vectors import NONE_YET, Nearest
@@ -182,10 +182,10 @@ class IndexServer:
             full = len(self._clients) >= CONNECTIONS
             if not full:
                 self._clients.add(client)
-        if full:
+        if full or not in_thread("asker", self._serve, client):
+            with self._counting:
+                self._clients.discard(client)
             client.close()
-            return
-        threading.Thread(target=self._serve, args=(client,), name="asker", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         try:
