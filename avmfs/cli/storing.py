@@ -12,6 +12,7 @@ import re
 import shlex
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from avmfs.text.escapes import escaped, visible
 
 REPAIR: Final = "avm repair"
 ASK_S: Final = 10.0  # for the daemon to answer
+FIRST_S: Final = 2.0  # for the first anchors, which follow the sync of what they are of
 _SAMPLE = 30  # files, written last
 _SOME = 0.2  # share of them in other scripts from which it is said
 # By its name: all-MiniLM-L6-v2 and bge-small-en-v1.5 know English alone; one that says nothing may know any.
@@ -202,13 +204,20 @@ def _audit(store: examine.FrozenStore, kept: Path, repair: str) -> Iterator[Find
     verdict = found.verdict
     if verdict.bad is not None:
         yield Finding("audit", "problem", f"row {verdict.bad} {verdict.reason}", repair)
-    elif not noted and verdict.last:
+    elif not noted and verdict.last and not _come(kept):
         yield Finding("anchors", "problem", f"{kept}: none; whether the log was cut cannot be told", repair)
     if found.altered:
         says = f"triggers or tables are not as avmfs made them: {', '.join(map(escaped, found.altered))}"
         yield Finding("audit", "problem", says, repair)
     for line in found.forged:
         yield Finding("audit", "problem", visible(line), "keep a copy, and compare with a backup: avm help audit")
+
+
+def _come(kept: Path) -> bool:
+    until = time.monotonic() + FIRST_S
+    while not (there := kept.exists()) and time.monotonic() < until:
+        time.sleep(FIRST_S / 20)
+    return there
 
 
 def _languages(store: examine.FrozenStore, settings: Settings) -> Iterator[Finding]:

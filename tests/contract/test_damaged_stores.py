@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
+from avmfs.cli import storing
 from avmfs.cli.main import avm
 from avmfs.errors import AvmError, StoreFailed
 from avmfs.store.client.client import DirectWriter
@@ -550,6 +551,15 @@ STATES: dict[str, tuple[Callable[[Path], Any], str, str, tuple[str, ...], int, b
 def test_doctor_finds_nothing_in_what_no_damage_was_done_to(made: Path, tmp_path: Path, run: Run, image: str) -> None:
     shutil.copytree(made / image, tmp_path / "data")
     assert problems(run) == []
+
+
+def test_doctor_waits_for_the_first_anchors_of_what_has_just_been_chained(
+    clean: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, away = anchors.beside(clean), clean.with_name("away")
+    kept.rename(away)
+    monkeypatch.setattr(storing.time, "sleep", lambda seconds: away.exists() and away.rename(kept))
+    assert problems(run) == [] and not away.exists()
 
 
 @pytest.mark.parametrize("state", STATES)
