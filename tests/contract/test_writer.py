@@ -562,9 +562,10 @@ def test_a_burst_of_commits_wakes_who_keeps_house_once(writer: WriterProcess, mo
     store, each, woken, steps = writer.attach("*"), list[int](), list[str](), list[str]()
     keeper = housekeeping.Housekeeper(store, None, also=[lambda: steps.append("step")])
     with store.watch(each.append), keeper.watching(lambda: woken.append("outbox")):
-        thread = threading.Thread(target=keeper.run)
+        assert until(lambda: each and woken), "each is told when its watch begins"
+        thread = threading.Thread(target=keeper.run)  # there are tables by then
         thread.start()
-        assert until(lambda: each and woken and steps), "each is told when its watch begins"
+        assert until(lambda: steps)
         for number in range(200):
             store.submit(ALICE, "mkdir", parent=MEMORY, name=b"d%d" % number, mode=0o755)
         newest = rows(writer.database, "select max(seq) from log")[0][0]
