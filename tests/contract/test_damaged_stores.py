@@ -25,7 +25,6 @@ from click.testing import CliRunner
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
-from avmfs.cli import storing
 from avmfs.cli.main import avm
 from avmfs.errors import AvmError, StoreFailed
 from avmfs.store.client.client import DirectWriter
@@ -558,7 +557,7 @@ def test_doctor_waits_for_the_first_anchors_of_what_has_just_been_chained(
 ) -> None:
     kept, away = anchors.beside(clean), clean.with_name("away")
     kept.rename(away)
-    monkeypatch.setattr(storing.time, "sleep", lambda seconds: away.exists() and away.rename(kept))
+    monkeypatch.setattr(time, "sleep", lambda seconds: away.exists() and away.rename(kept))
     assert problems(run) == [] and not away.exists()
 
 
