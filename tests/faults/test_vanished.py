@@ -43,6 +43,20 @@ def there(daemon: Daemon) -> bool:
     return all(mount["state"] == "ready" for mount in daemon.status()["mounts"])
 
 
+def vanish(daemon: Daemon, in_its_place: str = "") -> None:
+    """As cleaners remove it, though the daemon, which makes it anew, puts something there meanwhile."""
+
+    def gone() -> bool:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(daemon.run)
+            if in_its_place:
+                daemon.run.write_text(in_its_place)
+            return True
+        return False
+
+    wait(gone)
+
+
 @pytest.fixture
 def serving(daemon: Daemon) -> Daemon:
     daemon.mounts("alice", "bob")
@@ -62,7 +76,7 @@ def test_the_runtime_directory_is_made_anew_and_mounts_go_on(serving: Daemon) ->
     with open(serving.at("alice") / "shared/open", "w") as file:
         file.write("one ")
         file.flush()
-        shutil.rmtree(serving.run)
+        vanish(serving)
         (serving.at("alice") / "shared/meanwhile").write_text("written")  # over connections that are there
         wait(lambda: serving.run.is_dir() and there(serving))
         file.write("two")
@@ -88,7 +102,7 @@ def test_who_is_killed_while_there_is_no_runtime_directory_comes_back(serving: D
     pids = serving.family()
     os.kill(pids["supervisor"], signal.SIGSTOP)
     try:
-        shutil.rmtree(serving.run)
+        vanish(serving)
         os.kill(pids[killed], signal.SIGKILL)
     finally:
         os.kill(pids["supervisor"], signal.SIGCONT)
@@ -144,7 +158,7 @@ def test_locks_hold_across_mounts_when_their_files_are_removed(serving: Daemon, 
     assert not granted(2, 5)
     before = {path.name: path.stat().st_ino for path in (serving.run / "locks").iterdir()}
     (name,) = before
-    shutil.rmtree(serving.run)
+    vanish(serving)
     wait(lambda: (serving.run / "locks" / name).exists() and there(serving))
     assert not granted(2, 5)
     assert kind == "flock" or granted(7, 1)  # of the range that is held, and of no more
@@ -348,8 +362,7 @@ def test_commands_find_the_daemon_wherever_its_runtime_directory_is(serving: Dae
 
 def test_a_daemon_that_cannot_be_asked_is_named_and_a_second_one_does_not_start(serving: Daemon) -> None:
     pid = serving.status()["pid"]
-    shutil.rmtree(serving.run)
-    serving.run.write_text("in the way")
+    vanish(serving, "in the way")
     (serving.at("alice") / "shared/meanwhile").write_text("written")
     with ThreadPoolExecutor() as pool:  # each of which waits for the socket to come back
         for said in pool.map(lambda command: serving.command(command, expect=1), ("status", "stop", "reload")):
