@@ -7,9 +7,11 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from avmfs.store.queries.connections import Connections
 from tests.contract.store_world import Mode, Rule, World
 
 Build = Callable[..., World]
@@ -41,6 +43,20 @@ def build(tmp_path: Path, mode: Mode, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture
 def world(build: Build) -> World:
     return build()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one with every question to the database."""
+    found: list[object] = []
+    borrow = Connections.borrow
+
+    def counted(self: Connections) -> Any:
+        found.append(self)
+        return borrow(self)
+
+    monkeypatch.setattr(Connections, "borrow", counted)
+    return found
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from avmfs.store.cache.follow import FollowedCache
 from avmfs.store.files.wal_header import HEADER
 from avmfs.store.notify import change_ring
 from avmfs.store.notify.change_ring import ChangeRing, Follower, Part, Record
-from avmfs.store.queries.connections import Connections
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.store import open_direct
@@ -32,20 +31,6 @@ def attached(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path, "attached")
     yield world
     world.close()
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows by one with every question to the database."""
-    found: list[object] = []
-    borrow = Connections.borrow
-
-    def counted(self: Connections) -> Any:
-        found.append(self)
-        return borrow(self)
-
-    monkeypatch.setattr(Connections, "borrow", counted)
-    return found
 
 
 def follower(world: World) -> Follower:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from avmfs.store.notify.change_ring import Follower
-from avmfs.store.queries.connections import Connections
 from avmfs.store.schema.tables import MEMORY
 from tests.contract.store_world import ALICE, BOB, World
 from tests.contract.test_store_peek import _Actor, _compare
@@ -67,18 +66,10 @@ def test_quick_answers_are_right_after_commands_that_were_committed_together(
 
 
 def test_a_file_that_comes_and_is_written_in_one_commit_is_known_as_it_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, asked: list[object]
 ) -> None:
     """Who remembers that nothing had its name is concerned by what is written to it, once it has come; not by what is
     made beside where it was."""
-    asked: list[object] = []
-    borrow = Connections.borrow
-
-    def counted(self: Connections) -> Any:
-        asked.append(self)
-        return borrow(self)
-
-    monkeypatch.setattr(Connections, "borrow", counted)
     world = World(tmp_path, "attached")
     with contextlib.closing(world):
         assert world.writer is not None

@@ -21,7 +21,8 @@ import pytest
 from avmfs.store.files import sync_note
 from avmfs.store.schema import database
 from tests.behind import connect
-from tests.faults.daemons import LIMIT_S, QUIET, REPOSITORY, Daemon, alive, wait
+from tests.faults.daemons import QUIET, REPOSITORY, Daemon, alive, wait
+from tests.tracing import strace
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
 
@@ -152,28 +153,9 @@ def _reads(path: Path) -> str | None:
 def syncs_of(pid: int, said: Path) -> Iterator[Callable[[], int]]:
     """While the block lasts, how often the process has synced the log of the store. Skips the test where strace may not
     look at it."""
-    command = [
-        "strace",
-        "-f",
-        "-y",
-        "-e",
-        "trace=fdatasync",
-        "-e",
-        "signal=none",
-        "-o",
-        os.fspath(said),
-        "-p",
-        str(pid),
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
-        try:
-            assert tracer.stderr is not None
-            if "attached" not in (line := tracer.stderr.readline()):
-                pytest.skip(f"strace may not do this here: {line}{tracer.stderr.read()}")
-            yield lambda: said.read_text().count("avm.db-wal>")
-        finally:
-            tracer.terminate()
-            tracer.communicate(timeout=LIMIT_S)
+    options = ("-y", "-e", "trace=fdatasync", "-e", "signal=none", "-o", os.fspath(said))
+    with strace(pid, *options):
+        yield lambda: said.read_text().count("avm.db-wal>")
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

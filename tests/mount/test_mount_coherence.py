@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 
 from avmfs.fuse.entry_cache import RESTS_S
 from tests.mount.mount_world import LIMIT_S, Place, World, linux_only, needs, until
+from tests.tracing import strace
 
 pytestmark = pytest.mark.mount
 
@@ -97,16 +97,8 @@ def _late_reply(world: World, agent: str) -> Iterator[None]:
     assert status is not None
     (pid,) = (mount["pid"] for mount in status["mounts"] if mount["agent_id"] == agent)
     held_up = f"inject=write:delay_enter={LATE_US}:when=1"
-    command = ["strace", "-f", "-o", os.devnull, "-e", "trace=write", "-e", held_up, "-p", str(pid)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
-        assert tracer.stderr is not None
-        try:
-            if "attached" not in (said := tracer.stderr.readline()):
-                pytest.skip(f"strace may not do this here: {said}")
-            yield
-        finally:
-            tracer.terminate()
-            tracer.wait(LIMIT_S)
+    with strace(pid, "-o", os.devnull, "-e", "trace=write", "-e", held_up):
+        yield
 
 
 def _overwrite(here: Path, there: Path, name: str, number: int) -> bool:
