@@ -98,11 +98,12 @@ def likeness(one: str, other: str) -> float:
 def _differs(one: str, other: str) -> bool:
     """Whether two texts that go alike have other words in one place: "the terminal is B" and "the terminal is D", or
     have changed them: "Bach in June, Brahms in May" and the other way round, or deny another thing."""
-    mine, theirs = sorted((words(one), words(other)))
+    was, now = sorted((_spelt(one), _spelt(other)))
+    mine, theirs = ([word.casefold() for word in each] for each in (was, now))
     found = steps(mine, theirs)
     if not found:
         return True  # perhaps, which is as good
-    replaced = [(mine[at:end], theirs[there:until]) for how, at, end, there, until in found if how == "replace"]
+    replaced = [(was[at:end], now[there:until]) for how, at, end, there, until in found if how == "replace"]
     if sorted(mine) == sorted(theirs):
         # What stands between two that changed places stays where it is; where a clause is moved, all moves.
         alone = [mine[at] for how, at, end, *_ in found if how != "equal" and end - at == 1]
@@ -112,9 +113,8 @@ def _differs(one: str, other: str) -> bool:
         return False
     if replaced and sorted(mine) == sorted(theirs):
         return True
-    named = {word.casefold() for text in (one, other) for word in _INNER.findall(text)} - {"i"}  # "May", "gate B"
-    for gone, come in (([word for word in side if word in named or says(word)] for side in pair) for pair in replaced):
-        if max(len(gone), len(come)) <= _IN_PLACE and {*gone} - {*theirs} and {*come} - {*mine}:
+    for gone, come in (([*filter(says, gone)], [*filter(says, come)]) for gone, come in replaced):
+        if max(len(gone), len(come)) <= _IN_PLACE and {*gone} - {*now} and {*come} - {*was}:
             return True
     return False
 
@@ -155,11 +155,21 @@ def _denials(text: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    return [" ".join(segment.content_terms(word)) or word.casefold() for word in _SPELT.findall(text)]
+    return [word.casefold() for word in _spelt(text)]
+
+
+def _spelt(text: str) -> list[str]:
+    """Its ``words``, with the capital by which one that else says nothing is a name: "in May", "gate A", "phase I"."""
+    names = {found.start() for found in _INNER.finditer(text)}
+    spelt = []
+    for found in _SPELT.finditer(text):
+        word = " ".join(segment.content_terms(found[0])) or found[0].casefold()
+        spelt.append(word if says(word) or found.start() not in names else word.capitalize())
+    return spelt
 
 
 def says(word: str) -> bool:
-    return word in _PLACES or not segment.only_function_words(word)
+    return word[0].isupper() or word in _PLACES or not segment.only_function_words(word)
 
 
 def _names(text: str) -> frozenset[str]:

@@ -211,6 +211,13 @@ def test_hyphens_bullets_and_quotes_are_no_signs(one: str, other: str) -> None:
         ("The flight to Oslo leaves from terminal B at noon", "The flight to Oslo leaves from terminal D at noon"),
         ("The contract with Vitesse ends in May 2024", "The contract with Vitesse ends in March 2024"),
         ("Anna may sign customs forms", "Only Anna may sign customs forms"),
+        (
+            "The bus to Oslo leaves from gate A at noon, as a rule",
+            "The bus to Oslo leaves from gate B at noon, as a rule",
+        ),
+        ("They may ship the frames to Vitesse in May", "They may ship the frames to Vitesse in March"),
+        ("Meyer signed the audit of phase I", "Meyer signed the audit of phase II"),
+        ("Yesterday I signed the audit of the hall", "Yesterday Meyer signed the audit of the hall"),
     ],
 )
 def test_what_is_exchanged_is_no_repetition(one: str, other: str) -> None:
@@ -229,6 +236,7 @@ def test_what_is_exchanged_is_no_repetition(one: str, other: str) -> None:
         ("Born in 1951 in Tallinn: Maja's father.", "Maja's father was born in Tallinn in 1951."),
         ("Only Renata can sign customs forms.", "Customs forms can be signed by Renata only."),
         ("I think that I left the key of the bike there", "I left the key of the bike there, I think"),
+        ("A key of the bike lies in hall A, I think", "I think, a key of the bike lies in hall A"),
         ("The Way To The Office Of The Notary", "The way to the office of the notary"),
     ],
 )
