@@ -20,7 +20,6 @@ import logging
 import os
 import select
 import struct
-import threading
 from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Final, Protocol
@@ -238,7 +237,6 @@ class Handover:
         under way is over."""
         self._tree.memory.store.settle(REQUEST, resent)
         self._given = {unique: fh for unique, fh in self._given.items() if unique in resent}
-        threading.Thread(target=self._tree.opened.finish_abandoned, name="abandoned", daemon=True).start()
 
     def _restore(self) -> None:
         known: set[bytes] = set()

@@ -70,7 +70,7 @@ class LinuxMount:
         self._names, self._sink = _told_to_writer(found)
         self._replies = EntryCache(tree, self._numbers, KernelFilter(self._names))
         once = partial(tree.memory.store.once, REQUEST)
-        self._session = Session(descriptor, self._numbers.forget, once, continuity.settle, admitted(config))
+        self._session = Session(descriptor, self._numbers.forget, once, self._settle, admitted(config))
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
@@ -91,6 +91,10 @@ class LinuxMount:
             self._session.asks = tree.sources.concern
         if tree.fresh is not None:
             self._session.precede((Op.LOOKUP, Op.OPEN, Op.OPENDIR), tree.fresh)
+
+    def _settle(self, resent: set[int]) -> None:
+        self._continuity.settle(resent)
+        self._session.later(self.tree.opened.finish_abandoned)
 
     def serve(self, ready: Callable[[], None], survives: Callable[[], None], *, cached: bool) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, and before it

@@ -24,6 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from avmfs import calls, metrics
 from avmfs.errors import AvmError, Invalid
@@ -40,6 +41,7 @@ _MOST = 512  # threads; what may block beyond that waits for one of them
 _SPARE = 4  # threads that wait for their turn to lead
 _DROP_S = 1.0  # that pages which a request holds are waited for, here; they are dropped all the same
 _ANSWER_MS = 1000  # a writer that takes longer is waited for where another leads
+_AGAIN_MS = 1000  # until a thread is asked for again where there was none
 _WANTED = (
     p.Init.ASYNC_READ
     | p.Init.POSIX_LOCKS
@@ -127,7 +129,8 @@ class Session:
         self._attends = False  # does the leader run what may wait for the writer?
         self._polls: dict[int, select.poll] = {}  # by the descriptor of an answer: that and the device
         self._threads = self._followers = 0  # of these, and those of them that wait for their turn
-        self._overflow: deque[Request] = deque()
+        self._overflow: deque[Callable[[], object]] = deque()  # what waits for a thread
+        self._short = False  # was the last thread that was asked for refused?
         self._over = threading.Event()
         self._failure: BaseException | None = None
         self._buffer = bytearray(_BUFFER)  # of whoever leads
@@ -221,8 +224,8 @@ class Session:
                             return
                         self._followers += 1
                         break
-                    request = self._overflow.popleft()
-                self._run(request)
+                    work = self._overflow.popleft()
+                work()
 
     def _step_down(self) -> bool:
         """Let another thread lead, so that this one may wait for anything. False when there is none."""
@@ -230,10 +233,33 @@ class Session:
             if self._followers == 0:
                 if self._threads >= _MOST:
                     return False
-                self._add_thread()
+                try:
+                    self._add_thread()
+                except RuntimeError as e:
+                    if not self._short:
+                        log.error("what may block waits for a thread: %s", e)
+                    self._short = True
+                    return False
+                self._short = False
         self._leader, self._attends = 0, False
         self._turn.release()
         return True
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Have this done in a thread that does not lead, as soon as there is one."""
+        with self._mutex:
+            self._overflow.append(work)
+
+    def _catch_up(self) -> bool:
+        """Let another thread lead, so that this one may see to what waits for one. False: a request comes first."""
+        device = select.poll()
+        device.register(self._fd, select.POLLIN)
+        while self._overflow:
+            if self._step_down():
+                return True
+            if device.poll(_AGAIN_MS):
+                break
+        return False
 
     def _lead(self, me: int) -> bool:
         """Read and answer. False when the mount is gone, True once another thread leads."""
@@ -241,6 +267,8 @@ class Session:
         brief, quick, fd, admitted = p.IN_BRIEF.unpack_from, self._quick, self._fd, self._admitted
         tally = self._tally
         while True:
+            if self._overflow and self._catch_up():
+                return True
             try:
                 size = os.readv(fd, buffers)
             except OSError as e:
@@ -278,8 +306,7 @@ class Session:
                 elif self._step_down():
                     self._run(request)
                 else:
-                    with self._mutex:
-                        self._overflow.append(request)  # whoever is done with one that blocks takes this one next
+                    self.later(partial(self._run, request))
             if self._leader != me:
                 return True
             self._attends = False
@@ -427,9 +454,14 @@ class Session:
         """So are its bytes. The kernel waits for requests under way that have pages of it locked, which other threads
         answer meanwhile, and for the truncation that this thread may be at, which is why nobody waits for all of it."""
         self.aside()
-        dropping = threading.Thread(target=self.notify, args=(p.inval_pages(node),), name="drop", daemon=True)
-        dropping.start()
-        dropping.join(_DROP_S)
+        drop = partial(self.notify, p.inval_pages(node))
+        dropping = threading.Thread(target=drop, name="drop", daemon=True)
+        try:
+            dropping.start()
+        except RuntimeError:
+            self.later(drop)  # no more threads: who is free next does it
+        else:
+            dropping.join(_DROP_S)
 
     def asker(self) -> int:
         """The thread whose request this one works for, as the kernel numbers it; 0 for none that it knows."""

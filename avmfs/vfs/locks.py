@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from avmfs.errors import Busy, Interrupted, WouldDeadlock
+from avmfs.listener import in_thread
 from avmfs.vfs.lock_owners import Range, Wait, held_by, is_circle
 
 SUPPORTED = hasattr(fcntl, "F_OFD_SETLK")
@@ -287,8 +288,7 @@ class LockTable:
         if owned.through:
             self._through.setdefault(owned.through, set()).add(key)
         if not self._watched:
-            threading.Thread(target=self._watch, name="locks", daemon=True).start()
-            self._watched = True
+            self._watched = in_thread("locks", self._watch)  # else with the next lock
 
     def _watch(self) -> None:
         """For as long as there are locks: where a lock's file was removed, other mounts would lock another one."""

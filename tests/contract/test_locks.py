@@ -15,6 +15,7 @@ import pytest
 from avmfs.errors import Busy, Interrupted, WouldDeadlock
 from avmfs.vfs.lock_owners import Range, held_by
 from avmfs.vfs.locks import SUPPORTED, LockTable
+from tests.threads import refused_once
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="locks of open file descriptions are Linux's")
 
@@ -276,3 +277,15 @@ def test_readers_wait_for_no_readers(table: LockTable) -> None:
     table.forget(1, 33, "range")
     thread.join(LIMIT_S)
     assert came == ["got"]
+
+
+def test_a_lock_is_kept_for_a_successor_though_no_thread_can_be_had_to_watch_its_file(tmp_path: Path) -> None:
+    box = Box()
+    table = LockTable(tmp_path, lambda: False, box)
+    with refused_once("locks"):
+        table.set_range(1, 8, WRITE, 0, 10, wait=False, pid=800)
+    table.set_range(2, 8, WRITE, 0, 10, wait=False, pid=800)
+    assert table._watched and len(box.kept) == 2
+    table.close()
+    for name in list(box.kept):
+        box.drop(name)

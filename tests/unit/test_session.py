@@ -24,6 +24,7 @@ from avmfs.fuse.lock_ops import LockOps
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import VIRTUAL, Request, Session
 from avmfs.vfs.locks import LockTable
+from tests.threads import refused_once
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="Linux")
 
@@ -194,16 +195,38 @@ def test_an_error_after_stepping_down_is_answered_and_the_loop_goes_on(kernel: K
     assert kernel.reply() == (unique, 0, b"at once")
 
 
-def test_where_there_was_no_thread_to_lead_the_next_one_leads(kernel: Kernel) -> None:
+def test_where_no_thread_could_be_had_to_lead_the_next_one_leads(kernel: Kernel) -> None:
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
         unique = kernel.ask(Op.RMDIR)
-        assert kernel.reply() == (unique, errno.EIO, b"")
+        assert kernel.reply() == (unique, Busy.code, b"")
     first = kernel.ask(Op.UNLINK)
     assert kernel.waiting.wait(300)
     second = kernel.ask(Op.READLINK)
     assert kernel.reply() == (second, 0, b"at once")
     kernel.let_go()
     assert kernel.reply() == (first, 0, b"done")
+
+
+def test_what_may_block_waits_for_a_thread_where_none_can_be_had_and_nothing_else_does(kernel: Kernel) -> None:
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        blocked = [kernel.ask(Op.OPEN) for _ in range(2)]
+        unique = kernel.ask(Op.READLINK)
+        assert kernel.reply() == (unique, 0, b"at once")
+    assert kernel.waiting.wait(300)  # though no other request comes
+    kernel.ended.set()
+    assert {kernel.reply() for _ in blocked} == {(unique, 0, b"rendered") for unique in blocked}
+
+
+def test_pages_are_dropped_by_who_is_free_next_where_no_thread_can_be_had_for_it(kernel: Kernel) -> None:
+    def drop(request: Request) -> bytes:
+        kernel.session.drop_pages(7)
+        return b"given up"
+
+    kernel.session.serves({Op.FLUSH: drop}, blocking=True)
+    with refused_once("drop"):
+        unique = kernel.ask(Op.FLUSH)
+        assert kernel.reply() == (unique, 0, b"given up")
+        assert kernel.sock.recv(4096) == p.inval_pages(7)
 
 
 def test_a_virtual_node_is_never_served_by_who_leads(kernel: Kernel) -> None:
