@@ -172,9 +172,10 @@ class Import:
         if before.get("digest") == record.digest.hex() and (not writable or said == says):
             return self._same(record, where)
         now = next(exporting.told(self._door, where, digest=True))["digest"]
-        if not self._replacing and (now.hex() != before.get("digest") or said not in (says, here)):
+        untouched = now.hex() == before.get("digest") and (said == says or here in (before.get("here", said), says))
+        if not (self._replacing or untouched):
             return self._refuse(record, _BOTH)
-        return self._bring(record, where, now)
+        return self._bring(record, where, now, mine)
 
     def _free(self, where: str) -> str:
         stem, dot = posixpath.splitext(where)
@@ -192,7 +193,7 @@ class Import:
     def _refuse(self, record: Record, reason: str) -> None:
         self.report.refused.append(Refusal(_name(record), reason))
 
-    def _bring(self, record: Record, where: str, instead_of: bytes | None) -> None:
+    def _bring(self, record: Record, where: str, instead_of: bytes | None, over: Record | None = None) -> None:
         item: dict[str, Any] = {
             "path": where,
             "mode": record.mode,
@@ -204,7 +205,7 @@ class Import:
             "importance": record.importance,
             "expires": record.expires,
             "shared": None if record.shared is None else list(record.shared),
-            "user": authored(record, self._door.agent, self._run(record)) if record.kind == "file" else None,
+            "user": authored(record, self._door.agent, self._run(record), over) if record.kind == "file" else None,
         }
         try:
             if record.target is not None:

@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 from avmfs.errors import Invalid
 
 IMPORTED: Final = "imported"
-"""The key of a document's metadata that says where it came from: {"author", "source", "digest", "said", "run"}."""
+"""The key of a document's metadata that says where it came from: {"author", "source", "digest", "said", "here",
+"run"}."""
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?\s*(Z|z|[+-]\d\d:?\d\d)?")
 _DIGITS = re.compile(r"(?:19|20)\d{6}(?:\d{4}(?:\d\d)?)?")
@@ -80,6 +81,7 @@ class Refusal:
 _APART: Final = ("path", "data", "source", "folder", "place")
 _PLAIN: Final = tuple(each.name for each in fields(Record) if each.name not in _APART)
 _TIMES: Final = ("created", "updated", "expires")
+_STATED: Final = ("importance", "expires", "shared")  # where they are not None
 
 
 def plain(record: Record) -> dict[str, Any]:
@@ -185,9 +187,15 @@ def digest_of_said(record: Record, owner: str) -> str:
     return ""
 
 
-def authored(record: Record, asker: str, run: str) -> dict[str, Any]:
+def _laid(record: Record, over: Record) -> Record:
+    """What a store has once it has taken a record over another one: what that alone says stays."""
+    said = {name: value for name in _STATED if (value := getattr(record, name)) is not None}
+    return replace(over, tags=record.tags or over.tags, meta={**over.meta, **record.meta}, **said)
+
+
+def authored(record: Record, asker: str, run: str, over: Record | None = None) -> dict[str, Any]:
     """The metadata under which ``asker`` keeps a record: with its author, where that is another, its source, what that
-    said, and which import it was."""
+    said and what the store then has where it is taken ``over`` another one, and which import it was."""
     before = record.meta.get(IMPORTED)
     said: dict[str, Any] = {**before} if isinstance(before, dict) else {}
     if record.author and record.author != asker:
@@ -195,6 +203,7 @@ def authored(record: Record, asker: str, run: str) -> dict[str, Any]:
     if record.source is not None:
         said |= {"source": record.source, "run": run}
         said |= {"digest": record.digest.hex(), "said": digest_of_said(record, asker)}
+        said["here"] = digest_of_said(_laid(record, over or record), asker)
     kept = {name: value for name, value in record.meta.items() if name != IMPORTED}
     return {**kept, **({IMPORTED: said} if said else {})}
 

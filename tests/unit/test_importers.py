@@ -429,6 +429,8 @@ def test_what_the_source_says_otherwise_comes_and_what_is_said_otherwise_here_to
     brought(world, "kim", "mem0", source, INTO)
     assert says("bob", "b") == (0, 3, ("a",)), "it is not his"
     assert says("kim", "b") == (1, 2, ("b",)) and says("kim", "b") == (0, 3, ("b",))
+    assert says("kim") == (1, 2, ("b",)) and says("kim") == (0, 3, ("b",)), "what is only no longer said stays"
+    assert says("kim", "c") == (1, 2, ("c",)) and says("kim") == (1, 2, ("c",)) and says("kim", "b") == (1, 2, ("b",))
     note = exported(world, "kim", INTO)["likes-tea.md"]
     assert note.meta["mem0"] == {"k": ["b"]} and note.data == b"Likes tea\n"
     node = kim.node(f"{INTO}/likes-tea.md").id
@@ -439,6 +441,9 @@ def test_what_the_source_says_otherwise_comes_and_what_is_said_otherwise_here_to
     del before["said"]  # as imports of before have it
     kim.memory.submit("merge_meta", node=node, importance=None, user={"imported": before})
     assert says("kim", "d") == (0, 3, ("c",)) and says("kim", "d", replacing=True) == (1, 2, ("d",))
+    kim.memory.submit("set_tags", node=node, add=["e"], remove=[], replace=True)
+    kim.memory.submit("merge_meta", node=node, importance=None, user={"mem0": {"k": ["e"]}})
+    assert says("kim", "e") == (1, 2, ("e",)), "the same is said here and there"
 
 
 def test_what_is_limited_in_the_source_since_is_so_here(store: Open, tmp_path: Path) -> None:
