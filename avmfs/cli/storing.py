@@ -204,7 +204,7 @@ def _audit(store: examine.FrozenStore, kept: Path, repair: str) -> Iterator[Find
     verdict = found.verdict
     if verdict.bad is not None:
         yield Finding("audit", "problem", f"row {verdict.bad} {verdict.reason}", repair)
-    elif not noted and verdict.last and not _come(kept):
+    elif not noted and verdict.last and store.followed() < 0 and not _come(kept):  # one of several hosts keeps them
         yield Finding("anchors", "problem", f"{kept}: none; whether the log was cut cannot be told", repair)
     if found.altered:
         says = f"triggers or tables are not as avmfs made them: {', '.join(map(escaped, found.altered))}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_config import default_settings
+from avmfs_config import default_settings, find_paths
 from avmfs_daemon.main import cli
 from avmfs_daemon.sharing import Forgetting
 from click.testing import CliRunner
@@ -18,6 +18,7 @@ from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
 from avmfs.agents.repairing import repair
 from avmfs.cli.main import avm
+from avmfs.cli.storing import storing
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly, StoreFailed
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
@@ -240,6 +241,8 @@ def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: Mem
     cluster.join(b, log, POLICY, anchors.beside(b))
     with repair(b, default_settings(), dry=True) as done:
         assert done.sound, "it has no anchors yet"
+    where = {name: str(b.parent) for name in ("AVM_DATA_DIR", "AVM_CONFIG_DIR", "AVM_RUNTIME_DIR")}
+    assert [each for each in storing(find_paths(where)) if each.state == "problem"] == []
     with contextlib.closing(database.connect(b, writable=False)) as db:
         root = db.execute("select rootpage from sqlite_schema where name = 'version'").get
 
