@@ -77,7 +77,8 @@ class LocalDoor:
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
             chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
-            if chainer.due(settings.audit.interval_s):  # where no daemon keeps the chain, whoever comes next does
+            # Where no daemon keeps the chain, whoever comes next does; of several hosts the one that keeps house.
+            if self._store.followed() < 0 and chainer.due(settings.audit.interval_s):
                 chainer.step()
             if operator:
                 self._memory.submit("act_as_operator")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from avmfs.agents.repairing import repair
 from avmfs.cli.main import avm
 from avmfs.cli.storing import storing
 from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly, StoreFailed
+from avmfs.rpc.local import LocalDoor
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
 from avmfs.store.files import wal_frames
@@ -95,6 +97,20 @@ def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: Memo
         cluster.leave(a, log, "a")
     with pytest.raises(Exists):
         cluster.init(a, log, "a")
+
+
+def test_without_a_daemon_a_shared_store_whose_last_rows_are_in_no_batch_is_read(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    a, settings = tmp_path / "a" / "avm.db", default_settings()
+    with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
+        door.call("write", path="/memory/one.md", data=b"1")
+    cluster.init(a, log, "a")
+    settings = replace(settings, audit=replace(settings.audit, interval_s=0))
+    with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
+        assert door.call("read", path="/memory/one.md")["data"] == b"1"
+    with pytest.raises(ReadOnly, match="shared with other hosts"):
+        LocalDoor(a, settings, "alice", operator=True, embeddings=False)
 
 
 def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(

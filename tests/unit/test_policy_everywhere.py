@@ -384,7 +384,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "idle_documents": set(),
     "anything_expired": {"avmfs.rpc.purging"},
     "unwiped": set(),
-    "followed": {"avmfs.agents.repairing", "avmfs.cli.storing"},
+    "followed": {"avmfs.agents.repairing", "avmfs.cli.storing", "avmfs.rpc.local"},
     "uncut": set(),
     "connection": set(),
     "match_subscriptions": {"avmfs.rpc.mail"},
