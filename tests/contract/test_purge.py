@@ -3,8 +3,10 @@ still verifies."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +34,7 @@ from avmfs.store.files import wal_frames
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import traces
+from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.writer import rewriting
 from avmfs.text.tokens import TokenCounter
@@ -514,6 +517,39 @@ def test_without_room_for_the_store_twice_more_nothing_is_written(world: World) 
             world.do(ALICE, "wipe")
     assert wal_frames.beside(world.path).stat().st_size == 0 and left(world, "zqxcanary")
     assert world.do(ALICE, "wipe") == {"wiped": True} and left(world, "zqxcanary") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has open is told by Linux")
+def test_what_is_written_meanwhile_lies_on_the_disk_that_was_asked_for_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(ALICE, "/memory/a.md", os.urandom(1 << 20))
+    world.write(ALICE, "/memory/b.md", b"zqxcanary")
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/b.md").id], documents=[])
+    run, seen = database.run, set()
+
+    def nameless() -> set[str]:
+        found = set()
+        for each in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(each))
+        return {to for to in found if to.endswith(" (deleted)")}
+
+    def look() -> bool:
+        seen.update(nameless() - before)
+        return False
+
+    before = nameless()
+
+    def watched(db: apsw.Connection, script: str) -> None:
+        if script == "vacuum":
+            run(db, "pragma cache_size = 10")  # the copy is no small one
+            db.set_progress_handler(look, 10)
+        run(db, script)
+
+    monkeypatch.setattr(database, "run", watched)
+    assert world.do(ALICE, "wipe") == {"wiped": True}
+    assert {os.path.dirname(each) for each in seen} == {os.path.realpath(world.path.parent)}
 
 
 def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by_the_next_start(world: World) -> None:

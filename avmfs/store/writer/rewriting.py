@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -39,10 +40,22 @@ def rewrite(path: Path) -> None:
         _empty_log(db, path)  # a reader of before would have each attempt add the whole store to it
         _require_room(db, path)
         database.run(db, "pragma temp_store = file")  # not all of the store in memory; the file has no name
-        database.run(db, "insert into terms(terms) values('optimize')")
-        database.run(db, "vacuum")
+        with _beside(db, path):
+            database.run(db, "insert into terms(terms) values('optimize')")
+            database.run(db, "vacuum")
         _empty_log(db, path)
         db.execute("delete from setting where key = 'unwiped'")
+
+
+@contextlib.contextmanager
+def _beside(db: apsw.Connection, path: Path) -> Iterator[None]:
+    """SQLite's temporary files of this process lie on the disk that was asked for room."""
+    folder = os.fspath(path.absolute().parent).replace("'", "''")
+    database.run(db, f"pragma temp_store_directory = '{folder}'")
+    try:
+        yield
+    finally:
+        database.run(db, "pragma temp_store_directory = ''")
 
 
 def _empty_log(db: apsw.Connection, path: Path) -> None:
