@@ -99,11 +99,13 @@ def _made_of(tx: Tx, node: Node) -> list[Node]:
     return [node_of(row) for row in rows]
 
 
-def _set_origin(tx: Tx, node: Node, origin: Origin, op: str = "trust") -> None:
+def _set_origin(tx: Tx, node: Node, origin: Origin) -> None:
     parts = tx.parts_of(node)
     names = tx.db.execute("select shared from document where id = ?", (tx.document_of(node),)).get
     # Whoever saw it sees it: earlier versions need no veil.
-    set_scope(tx, node, tx.scope_at(parts, shared_at(names, parts), origin), continues=True)
+    set_scope(tx, node, scope := tx.scope_at(parts, shared_at(names, parts), origin), continues=True)
+    held = tx.visible.held
+    op = "let_out" if node.scope in held and scope not in held else "trust"  # of the first subscribers are told
     tx.log(op, tx.node(node.id), paths.join(parts))
 
 
@@ -114,7 +116,8 @@ def set_sources(tx: Tx, node: int, sources: list[str]) -> dict[str, Any]:
     tx.document_of(found)
     before = tx.origin(found.scope)
     if tx.who.operator and before.sources != origin.sources:
-        _set_origin(tx, found, origin)
+        fewer = bool(sources) and {*sources} <= {*before.sources}
+        _set_origin(tx, found, origin._replace(released=fewer and before.released))
         taint_made_of(tx, tx.node(node))
     elif gone := sorted(set(before.sources).difference(sources)):
         raise Denied(f"it came from {gone[0]!r}, which only an operator may take back")
@@ -138,4 +141,4 @@ def release(tx: Tx, node: int) -> None:
     found = tx.node(node)
     origin = tx.origin(found.scope)
     if origin.sources and not origin.released:
-        _set_origin(tx, found, origin._replace(released=True), "let_out")
+        _set_origin(tx, found, origin._replace(released=True))
