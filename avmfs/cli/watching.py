@@ -30,6 +30,7 @@ from avmfs.text.escapes import escaped
 from avmfs.text.sparkline import per_slot, sparkline
 
 WAIT_S: Final = 25.0  # of one call
+AGAIN_S: Final = 0.5  # between two, while the daemon is away
 FOUND: Final = 10_000  # changes of one call
 MINUTES: Final = 60
 SHOWN: Final = 20  # changes of a snapshot
@@ -38,7 +39,7 @@ SHOWN: Final = 20  # changes of a snapshot
 class _Lasting:
     """A door for a command that goes on: while the daemon is away it waits for the next one, ``until`` then."""
 
-    def __init__(self, door: Door, until: float = float("inf")) -> None:
+    def __init__(self, door: Door, until: float) -> None:
         self._door, self._until, self.agent = door, until, door.agent
 
     def call(self, method: str, /, **arguments: Any) -> Any:
@@ -54,7 +55,7 @@ class _Lasting:
                 if not told:
                     print(f"avm: {e}; waiting for an answer", file=sys.stderr)
                 told = True
-                time.sleep(0.5)
+                time.sleep(AGAIN_S)
 
 
 @subcommand("watch", "Print changes as they happen.")
@@ -107,13 +108,17 @@ def top_(ctx: click.Context, memory: Door, once: bool, interval: float) -> None:
         found = _looked(memory, took)
         show(found, "\n".join(_laid_out(found, 100)) + "\n")
         return
-    asked = _Lasting(memory)
+    asked, lines = _Lasting(memory, until=0.0), [""]
     with _screen() as woken:
         while True:
-            size = shutil.get_terminal_size()
-            lines = _laid_out(_looked(asked, took), size.columns)[: size.lines - 1]
-            os.write(1, ("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in lines) + "\x1b[J").encode(errors="replace"))
-            ready, _, _ = select.select([0, woken], [], [], interval)
+            size, pause = shutil.get_terminal_size(), interval
+            try:
+                lines = _laid_out(_looked(asked, took), size.columns)
+            except Busy as e:  # keys are heard meanwhile
+                lines[0], pause = f"waiting for an answer: {e}"[: size.columns], min(interval, AGAIN_S)
+            shown = "".join(f"{line}\x1b[K\r\n" for line in lines[: size.lines - 1])
+            os.write(1, f"\x1b[H{shown}\x1b[J".encode(errors="replace"))
+            ready, _, _ = select.select([0, woken], [], [], pause)
             if woken in ready:
                 os.read(woken, 64)
             if 0 in ready and os.read(0, 64)[:1] in (b"q", b"Q", b"\x03", b""):

@@ -18,6 +18,7 @@ from avmfs_daemon.embedding import FOUND_WITHIN_S
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.index import client
 from tests.cli.shells import Shell, configured, environment
+from tests.cli.test_terminal import Terminal
 from tests.mount.mount_world import until
 
 
@@ -189,6 +190,23 @@ def test_who_watches_changes_waits_for_the_next_one(fresh: Shell, tmp_path: Path
             watching.terminate()
     assert watching.returncode == 0 and b"late.md" in told.read_bytes(), said.read_text()
     assert said.read_text().count("\n") == 1
+
+
+def test_who_looks_at_what_happens_is_heard_while_there_is_none(fresh: Shell) -> None:
+    fresh.run("write", "/shared/early.md", "x")
+    command = [sys.executable, "-m", "avmfs.cli", "top", "--interval", "0.2"]
+    terminal = Terminal(command, {**fresh.environ, "TERM": "xterm"})
+    try:
+        terminal.typed("", "early.md")
+        daemon(fresh.environ, "stop")
+        terminal.typed("", "waiting for an answer")
+        fresh.run("write", "/shared/late.md", "x")
+        terminal.typed("", "late.md")
+        daemon(fresh.environ, "stop")
+        terminal.typed("", "waiting for an answer")
+        terminal.typed("q")
+    finally:
+        terminal.end()
 
 
 def test_one_that_cannot_start_is_told_of_once_and_the_command_works_without(fresh: Shell) -> None:
