@@ -64,7 +64,7 @@ class Repair:
         if self.new_anchors is not None:
             loss_check.copy(self.new_anchors, ready)
             sync_directory(ready.parent)
-        self.aside = self.path.with_name(f"{self.path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+        self.aside = loss_check.free_name(self.path, "damaged")
         self.aside.mkdir(mode=0o700)
         for each in (self.path, wal_frames.beside(self.path), sync_note.beside(self.path), self.anchors):
             if each.exists():

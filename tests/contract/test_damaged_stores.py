@@ -890,6 +890,18 @@ def test_a_repair_that_was_cut_short_is_finished_by_the_next(
     assert run("repair")[1]["state"] == "sound" and problems(run) == [] and notes_in(crash) == NOTES
 
 
+def test_of_two_repairs_within_a_second_both_copies_are_kept(
+    clean: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", lambda *_: "20260102T030405Z")
+    for words in (b"pump 88 and", b"pump 89 and"):
+        turn(clean, words)
+        code, told = run("repair")
+        assert code == 0 and told["state"] == "repaired", told
+    first, second = loss_check.rescued(clean)
+    assert os.fspath(second) == told["aside"] != os.fspath(first)
+
+
 def test_who_has_the_store_open_writes_nothing_that_a_begun_repair_throws_away(clean: Path) -> None:
     store = opened(clean)
     lock = StoreLock(clean)

@@ -102,12 +102,18 @@ def reads(db: apsw.Connection, path: Path, seq: int, left: wal_frames.WalFrames 
         )
 
 
+def free_name(path: Path, what: str) -> Path:
+    """Where a copy of a file is put that is told by the time."""
+    name, number = f"{path.name}.{what}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}", 1
+    while (aside := path.with_name(name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return aside
+
+
 def put_aside(path: Path) -> Path:
     """A synced copy of a file beside it, of which the newest few are kept. Raises OSError, and leaves no part of one:
     it would take the room that is kept free."""
-    name, number = f"{path.name}.aside-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}", 1
-    while (aside := path.with_name(name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
+    aside = free_name(path, "aside")
     try:
         copy(path, aside)
     except OSError:
