@@ -24,7 +24,7 @@ from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly, StoreFailed
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
-from avmfs.store.files import wal_frames
+from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.rows.hash_chain import Anchor
 from avmfs.store.schema import database
@@ -205,6 +205,16 @@ def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_sn
     [aside] = kept.parent.glob("anchors.aside-*")
     assert anchors.read(aside) == [newest], "what they vouch for is not lost"
     shared(b, log, "three.md")
+
+
+def test_a_host_that_joins_has_no_anchors_of_a_repair_that_was_broken_off(tmp_path: Path, log: MemoryLog) -> None:
+    made(tmp_path / "a" / "avm.db", log)
+    b, kept = tmp_path / "b" / "avm.db", tmp_path / "b" / "anchors"
+    b.parent.mkdir()
+    anchors.append(loss_check.repaired(kept), Anchor(1000, bytes(32), 10**9))
+    cluster.join(b, log, POLICY, kept)
+    database.prepare(b, anchors.newest(kept))
+    assert anchors.read(kept) == []
 
 
 def test_a_join_that_was_killed_leaves_no_half_of_the_old_store_to_open(

@@ -80,6 +80,8 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _still(path):
         loss_check.finish(path, anchors)
+        if anchors is not None:
+            loss_check.repaired(anchors).unlink(missing_ok=True)  # of a repair that was broken off
         try:
             here = _position(path) if path.exists() else None
         except (Invalid, StoreFailed, apsw.Error) as e:
