@@ -25,10 +25,10 @@ from avmfs.cli.needs import Finding
 from avmfs.embed import universal
 from avmfs.errors import Invalid
 from avmfs.store.files import loss_check, wal_frames
+from avmfs.store.files.room import reserve
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
-from avmfs.store.writer.disk_reserve import reserve
 from avmfs.text.escapes import escaped, visible
 
 REPAIR: Final = "avm repair"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +22,13 @@ from avmfs.agents.auditing import Chainer
 from avmfs.agents.repairing import repair
 from avmfs.cli.main import avm
 from avmfs.cli.storing import storing
-from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly, StoreFailed
+from avmfs.errors import Busy, Exists, Invalid, NoSpace, NotFound, ReadOnly, StoreFailed
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.wal_header import PAGE
 from avmfs.store.rows.hash_chain import Anchor
 from avmfs.store.schema import database
 from avmfs.store.store import Store, open_direct
@@ -256,6 +259,18 @@ def test_a_host_that_joins_again_is_read_by_no_index_that_a_reader_holds(tmp_pat
         cluster.join(b, log, POLICY)
         assert database.integrity(b) == []
     assert not differing(a, b)
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_not_begun(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 18, f_bavail=a.stat().st_size // PAGE)
+    there = sorted(a.parent.iterdir())
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="have to be free"):
+        small.setattr(os, "statvfs", lambda path: disk)
+        cluster.snapshot(a, log, "a")
+    assert len(log.snapshots()) == 1 and sorted(a.parent.iterdir()) == there
 
 
 def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:

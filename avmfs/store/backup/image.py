@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 from avmfs.errors import NotFound
-from avmfs.store.files import loss_check, wal_frames
+from avmfs.store.files import loss_check, room, wal_frames
 from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.repair import examine
 from avmfs.store.rows import incarnation
@@ -24,11 +24,13 @@ LOCK_S = 10.0
 
 
 def take(path: Path, to: Path) -> None:
-    """Write the image to the file ``to``. Raises NotFound, Busy, StoreFailed, OSError."""
+    """Write the image to the file ``to``. Raises NotFound, NoSpace, Busy, StoreFailed, OSError."""
     lock = StoreLock(path)
     if not path.exists():
         raise NotFound("there is no store", os.fspath(path))
     to.unlink(missing_ok=True)
+    size = sum(each.stat().st_size for each in (path, wal_frames.beside(path)) if each.exists())
+    room.require(to.parent, size, "a copy of the store")
     os.close(os.open(to, os.O_CREAT | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if lock.holder() is not None:
         return _live(path, to)

@@ -1,6 +1,6 @@
 """What the disk has left for the store, and what must stay free of it.
 
-Owns the reserve. A full disk is got out of by removing files, and a removal is a commit: it needs room in the
+Owns how that is kept. A full disk is got out of by removing files, and a removal is a commit: it needs room in the
 write-ahead log, and the checkpoint after it room in the database. So while no more than the reserve is left, only what
 makes the store smaller is done, and everything else is refused as on a full disk; and before that, checkpoints begin
 to give the log's own room back (``checkpoint``). Called by the writer's thread only.
@@ -22,22 +22,15 @@ import apsw
 from avmfs import wire
 from avmfs.errors import NoSpace
 from avmfs.store import commands
+from avmfs.store.files.room import reserve
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.writer.connections import REQUEST_LIMIT
 
 log = logging.getLogger(__name__)
 
-_MB = 1 << 20
-_LEAST, _MOST = _MB, 16 * _MB  # of the reserve
-_PART = 64  # of the disk
 _PER_REQUEST = 64 * 1024  # what the smallest change may take in the log: the pages of all its tables and indexes
 _AGAIN_S = 0.5  # others fill the disk and free it, too
 _AGAIN_PAGES = 64
-
-
-def reserve(disk: os.statvfs_result) -> int:
-    """Bytes of the disk that stay free."""
-    return min(_MOST, max(_LEAST, disk.f_blocks * disk.f_frsize // _PART))
 
 
 class DiskReserve:

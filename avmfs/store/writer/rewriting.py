@@ -17,11 +17,11 @@ from typing import Final
 
 import apsw
 
-from avmfs.errors import Busy, NoSpace
+from avmfs.errors import Busy
+from avmfs.store.files import room
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.schema import database
-from avmfs.store.writer.disk_reserve import reserve
 
 PATIENCE_MS: Final = 500  # for readers of before: everybody who writes waits
 
@@ -70,9 +70,5 @@ def _empty_log(db: apsw.Connection, path: Path) -> None:
 
 
 def _require_room(db: apsw.Connection, path: Path) -> None:
-    disk = os.statvfs(path)
     pages = db.execute("select page_count - freelist_count from pragma_page_count, pragma_freelist_count").get
-    needed = 2 * pages * PAGE + reserve(disk)
-    if needed > disk.f_bavail * disk.f_frsize:
-        says = f"{needed >> 20} MB have to be free for the store to be written anew without what was purged"
-        raise NoSpace(says, os.fspath(path))
+    room.require(path, 2 * pages * PAGE, "the store to be written anew without what was purged")
