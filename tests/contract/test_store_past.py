@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Person, Policy, Principal
 from avmfs.cli.past import place
-from avmfs.errors import AvmError, NotFound, TooBig
+from avmfs.errors import AvmError, Invalid, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
@@ -743,6 +744,51 @@ def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> No
     assert world.rows("version") == 16
     assert world.at(ALICE, "s")[b"/memory/a"][5] == b"3" and world.at(ALICE, world.now)[b"/memory/a"][5] == b"39"
     world.store.close()
+
+
+def test_a_snapshot_keeps_what_it_has_while_no_past_is_kept(world: World) -> None:
+    """Also what is changed or removed then, after a restart, after trimming, and once a past is kept again."""
+    for name in ("changed", "removed", "moved"):
+        world.write(ALICE, f"memory/{name}", b"one")
+    world.do(ALICE, "snapshot", name="s")
+    before, there = world.at(ALICE, "s"), world.node(ALICE, "memory").id
+    for days, gone in ((0, b"removed"), (30, b"moved")):
+        world.rules = replace(world.rules, past_days=days)
+        world.restart()
+        world.write(ALICE, "memory/changed", b"%d" % days)
+        world.write(ALICE, "memory/new", b"%d" % days)
+        world.do(ALICE, "unlink", parent=there, name=gone)
+        if not days:
+            with pytest.raises(NotFound, match="no past is kept"):
+                world.at(ALICE, world.now)
+            with pytest.raises(Invalid, match="no past is kept"):
+                world.do(ALICE, "snapshot", name="t")
+        _trim(world)
+        assert world.at(ALICE, "s") == before
+    world.do(ALICE, "remove_snapshot", name="s")
+    world.rules = replace(world.rules, past_days=0)
+    world.restart()
+    world.write(ALICE, "memory/changed", b"two")
+    _trim(world)
+    assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
+
+
+def test_a_snapshot_for_which_an_earlier_avmfs_kept_nothing_says_so(world: World) -> None:
+    world.write(ALICE, "memory/a", b"one")
+    world.do(ALICE, "snapshot", name="s")
+    world.write(ALICE, "memory/a", b"two")
+    world.store.close()
+    with contextlib.closing(database.connect(world.path, writable=True)) as db:
+        db.execute("delete from setting where key = 'past_from'")  # as that left it, with past_days 0
+    for days in (0, 30):
+        world.rules = replace(world.rules, past_days=days)
+        world.store = world._open()
+        with pytest.raises(NotFound, match="'s' is lost"):
+            world.at(ALICE, "s")
+        world.store.close()
+    world.store = world._open()
+    world.do(ALICE, "snapshot", name="t")
+    assert world.at(ALICE, "t")[b"/memory/a"][5] == b"two"
 
 
 @pytest.mark.parametrize("short", [False, True])

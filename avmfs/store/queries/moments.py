@@ -40,6 +40,9 @@ def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int |
         ).fetchone()
         if found is None:
             raise NotFound(f"there is no snapshot {when!r}")
+        unkept = db.execute("select value from setting where key = 'unkept'").get
+        if unkept is not None and found[0] < int(unkept):
+            raise NotFound(f"snapshot {when!r} is lost: an earlier avmfs kept nothing for it (limits.past_days: 0)")
         return Moment(*found)
     if isinstance(when, Moment):
         seq = min(when.seq, newest)
