@@ -378,7 +378,7 @@ def test_no_snapshot_brings_back_what_was_purged(tmp_path: Path, log: MemoryLog)
         assert store.uncut() is None and not list(cluster.traces_of(log, "zqxcanary"))
     for host in hosts:
         host.close()
-    with pytest.raises(Stale, match="this host is behind|newer snapshot"):
+    with pytest.raises(Stale, match="newer snapshot"):
         cluster.snapshot(c, log, "c")
     with pytest.raises(Busy, match="purged"):
         cluster.snapshot(b, log, "b")

@@ -344,7 +344,7 @@ def test_a_hook_has_an_alarm_for_when_nobody_is_left_to_end_it() -> None:
         hooks.run(["/bin/sleep", "60"], b"", {"PATH": hooks.PATH}, 0.2)
     # The same command, begun as it is there, and left alone.
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", hooks.LAUNCHER, "1", "/bin/sleep", "60"], start_new_session=True
+        [sys.executable, "-I", "-S", "-c", hooks.LAUNCHER, "1", "-1", "/bin/sleep", "60"], start_new_session=True
     )
     try:
         assert child.wait(300) == -signal.SIGALRM
