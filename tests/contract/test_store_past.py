@@ -27,6 +27,7 @@ from avmfs.services import Services
 from avmfs.store.commands import past, versions
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
+from avmfs.store.queries import moments
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.repair import rebuild, traces
 from avmfs.store.rows.deltas import Encoding
@@ -733,6 +734,39 @@ def test_what_comes_from_outside_has_no_past(world: World) -> None:
     assert world.node(ALICE, "live/price").size == 1
     then = world.at(ALICE, Moment(world.seq(), world.now))
     assert b"/memory/a" in then and b"/live/price" not in then
+
+
+@pytest.mark.parametrize("looks", [40, moments.LOOKS])
+@pytest.mark.parametrize("wrong_by", [DAY, -DAY])
+def test_an_instant_is_found_though_the_clock_was_wrong_for_a_while(
+    wrong_by: int, looks: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ahead, or behind; also where a search begins within that while, and once it is long ago."""
+    monkeypatch.setattr(moments, "LOOKS", looks)
+    instants: list[tuple[int, int, bytes]] = []
+
+    def write() -> None:
+        data = b"%d" % len(instants)
+        world.write(ALICE, "memory/a", data)
+        instants.append((world.seq(), world.now, data))
+
+    while len(instants) < 40:
+        write()
+    world.now += wrong_by
+    began = world.seq()
+    for number in range(10):
+        world.write(ALICE, "memory/wrong", b"%d" % number)
+    ended = world.seq()
+    world.now -= wrong_by
+    while world.seq() < 2 * began + 8:
+        write()
+    beside = 2 * (ended - began)  # there as many changes are right as are wrong
+    far = [each for each in instants if each[0] < began - beside or each[0] > ended + beside]
+    assert len(far) > 30
+    for _ in range(2):
+        for _, at, data in far:
+            assert world.at(ALICE, at)[b"/memory/a"][5] == data
+        world.now += 3 * DAY
 
 
 def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> None:
