@@ -161,8 +161,8 @@ class Applier:
     def _adopt(self, policy: Policy) -> None:
         self.policy = policy
         self._charges.keep(policy.quotas)
-        snapped = self.db.execute("select 1 from snapshot limit 1").get  # what it has is kept in any case
-        self._states.keep(bool(self.index.past_days or snapped))
+        # What a snapshot has is kept in any case.
+        self._states.keep(bool(self.index.past_days or self.db.execute("select 1 from snapshot limit 1").get))
 
     def _count_refusal(self, who: Principal, command: str, arguments: dict[str, Any], error: AvmError) -> None:
         with self._translated:
