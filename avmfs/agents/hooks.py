@@ -5,6 +5,8 @@ nobody's, a process group of its own that is killed when its time is over. Calle
 
 Should this process be killed meanwhile, nobody is left to end the command: an alarm that it is started with does. A
 launcher sets it and becomes the command, since code of ours between fork and exec could hang in a process with threads.
+Where a lock is held over the command, the launcher stays beside it, with the lock, which the command has not: what that
+leaves behind may live for ever.
 """
 
 from __future__ import annotations
@@ -21,11 +23,20 @@ ALARM_LATER_S: Final = 2  # than who waits for it would end it
 SAID_BYTES: Final = 300  # of what a failed command wrote
 LAUNCHER: Final = """
 import os, signal, sys
-signal.alarm(int(sys.argv[1]))
-for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-    signal.signal(ignored, signal.SIG_DFL)
+seconds, held, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+for otherwise in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(otherwise, signal.SIG_DFL)
+child = held >= 0 and os.fork()
+signal.alarm(seconds)
+if child:
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+if held >= 0:
+    os.close(held)
 try:
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execv(command[0], command)
 except OSError as e:
     sys.exit(e.strerror)
 """
@@ -50,10 +61,11 @@ def environment(event: Mapping[str, Any], home: str) -> dict[str, str]:
     }
 
 
-def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float) -> None:
-    """Raises HookFailed when it cannot be started, takes too long, or ends with another status than 0."""
+def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float, held: int = -1) -> None:
+    """``held``: a descriptor whose lock is to last until the command has ended, also where this process is killed.
+    Raises HookFailed when it cannot be started, takes too long, or ends with another status than 0."""
     try:
-        child = start(command, environ, timeout_s, subprocess.DEVNULL)
+        child = start(command, environ, timeout_s, subprocess.DEVNULL, held)
     except OSError as e:
         raise HookFailed(f"{command[0]}: {e.strerror}") from None
     try:
@@ -66,16 +78,19 @@ def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeou
         raise HookFailed(f"{command[0]}: {ended(child.returncode, said)}")
 
 
-def start(command: Sequence[str], environ: Mapping[str, str], timeout_s: float, stdout: int) -> subprocess.Popen[bytes]:
+def start(
+    command: Sequence[str], environ: Mapping[str, str], timeout_s: float, stdout: int, held: int = -1
+) -> subprocess.Popen[bytes]:
     """In a process group of its own, which ends by itself some time after ``timeout_s``. Raises OSError."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", LAUNCHER, str(int(timeout_s) + ALARM_LATER_S), *command],
+        [sys.executable, "-I", "-S", "-c", LAUNCHER, str(int(timeout_s) + ALARM_LATER_S), str(held), *command],
         stdin=subprocess.PIPE,
         stdout=stdout,
         stderr=subprocess.PIPE,
         env=dict(environ),
         cwd="/",
         close_fds=True,
+        pass_fds=(held,) if held >= 0 else (),
         start_new_session=True,
     )
 

@@ -2,7 +2,7 @@
 
 Owns the choice of the door at every call: a daemon that was started, stopped or replaced since the last one is found,
 and a connection that the daemon has closed for its silence is opened again. What only reads is asked once more when the
-daemon went away in the middle; what changes something is not, since it may have been done.
+daemon went away in the middle; what changes something is not, since it may have been done, nor a view that tells once.
 
 Threads share it; calls are one after the other. Imports no model, and no store while a daemon runs.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from avmfs_config import ConfigError, Paths
 
+from avmfs import paths
 from avmfs.api.autostart import begin
 from avmfs.api.connect import open_door
 from avmfs.errors import Busy, Interrupted, Invalid
@@ -57,7 +58,7 @@ class Session:
             try:
                 return self._ask(method, arguments)
             except Busy:
-                if self._door is not None or method not in READING:
+                if self._door is not None or method not in READING or _tells_once(arguments.get("path")):
                     raise
                 return self._ask(method, arguments)
 
@@ -107,3 +108,9 @@ class Session:
     def _drop(self, door: Door) -> None:
         self._door = None
         door.close()
+
+
+def _tells_once(path: object) -> bool:
+    """Whether reading there may mark what it shows as read: the next answer would be without it."""
+    view = paths.parse_view(paths.raw(path).rpartition(b"/")[2]) if isinstance(path, str) else None
+    return view is not None and (view.view == "delta" or "mark" in view.parameters())

@@ -49,6 +49,7 @@ class ChildProcess:
         self._ran = 0.0
         self.kill_at = self._begun + READY_S
         self.told_to_stop = False
+        self.lingers = False  # since then, with what was under way
         self.error = ""
         self.heard = (0, 0)  # in this second, that many messages
         # Names the process for good, even where the fork server is gone and the number may be used again.

@@ -98,7 +98,8 @@ class Questions:
 
 
 class ChildRuntime:
-    """`on_stop(message)` has to make the entry function return; past GRACE_S the process ends regardless."""
+    """`on_stop(message)` has to make the entry function return; past GRACE_S the process ends regardless, unless
+    `lingers(message)` says that it goes on for so many seconds with what is under way."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self._control = spec.control
@@ -108,6 +109,7 @@ class ChildRuntime:
         self._over = threading.Event()
         self._wake, self._signalled = socket.socketpair()
         self.on_stop: Callable[[dict[str, Any]], None] = lambda message: os._exit(0)
+        self.lingers: Callable[[dict[str, Any]], float] = lambda message: 0.0
         self.on_terminated: Callable[[], None] | None = None  # None: as when told to stop
         self.on_rules: Callable[[dict[str, Any]], None] = lambda message: None
         self.on_admit: Callable[[dict[str, Any]], None] = lambda message: None
@@ -160,11 +162,16 @@ class ChildRuntime:
                 self._questions.answered(message)
 
     def _stop(self, message: dict[str, Any]) -> None:
+        lingers = 0.0
         try:
             self.on_stop(message)
-            self._over.wait(GRACE_S)
+            if lingers := self.lingers(message):
+                self.tell({"lingers": lingers})
+            else:
+                self._over.wait(GRACE_S)
         finally:
-            os._exit(0)
+            if not lingers:
+                os._exit(0)
 
 
 @contextlib.contextmanager

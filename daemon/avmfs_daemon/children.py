@@ -142,8 +142,9 @@ class Children:
 
     def retiring(self) -> bool:
         """Return whether a process still ends whose successor serves already. Not of mounts, where nothing new comes to
-        it."""
-        return any(child.retiring for child in self.all if child.mount is None and child.state == "ready")
+        it, nor one that lingers, and begins nothing more."""
+        serving = (child for child in self.all if child.mount is None and child.state == "ready")
+        return any(not process.lingers for child in serving for process in child.retiring)
 
     def next_deadline(self) -> float:
         """When `tend` has to be called, whatever else happens; infinity for never."""
@@ -220,6 +221,9 @@ class Children:
                 self._retire_predecessors(child)
                 if child.mountpoint is not None:
                     child.mountpoint.release()
+            elif "lingers" in message and process in child.retiring and process.told_to_stop:
+                process.lingers = True
+                process.kill_at = time.monotonic() + float(message["lingers"]) + STOP_S
             elif "error" in message:
                 process.error = str(message["error"])[:500]
             self._heard_by(child, process, message)

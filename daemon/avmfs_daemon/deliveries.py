@@ -3,19 +3,23 @@
 Owns the threads that wait for receivers. Runs beside the keeper's other work in its process: one thread asks the store
 what there is, a thread for each subscription that has something due delivers it in order, at most HANDS of them. So
 neither a slow receiver nor a slow model makes others wait. Nothing is remembered here that a kill would lose: what was
-taken and not reported is taken again, under the same message ids.
+taken and not reported is taken again, under the same message ids. But not beside a predecessor, nor beside a hook that
+a killed one has left: a lock is held until the last of them has ended.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from avmfs_config import Hook, WebhookSettings
@@ -40,10 +44,12 @@ FILL_MOST_S: Final = 10.0
 RETRY_S: Final = 1.0  # when the writer cannot be reached
 TELL_S: Final = 1.0  # between reports of figures
 TIDY_S: Final = 600.0
+TURN_S: Final = 0.1  # between two looks whether the lock is free
 
 
 class Deliverer:
-    """`start`, then `wake` after commits, and `stop`; all from any thread. `report` hears of figures for `status`."""
+    """`start`, then `wake` after commits, `stop` and `finish`; all from any thread. `report` hears of figures for
+    `status`. `lock` is a file."""
 
     def __init__(
         self,
@@ -52,12 +58,14 @@ class Deliverer:
         hooks_: Sequence[Hook],
         *,
         home: str,
+        lock: Path,
         report: Callable[[dict[str, Any]], None] = lambda figures: None,
         clock: Callable[[], int] = time.time_ns,
         chance: random.Random | None = None,
     ) -> None:
         self._store, self._settings, self._hooks, self._home = store, settings, hooks_, home
         self._report, self._clock = report, clock
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._chance = chance or random.Random()
         self._woken, self._stopping = threading.Event(), threading.Event()
         self._mutex = threading.Lock()
@@ -74,11 +82,36 @@ class Deliverer:
         self._woken.set()
 
     def stop(self) -> None:
-        """What is under way is not waited for: it will be delivered again."""
-        self._stopping.set()
+        """Begin nothing more."""
+        with self._mutex:
+            self._stopping.set()
         self._woken.set()
 
+    def under_way_s(self) -> float:
+        """How many seconds what is under way may take."""
+        longest = max([self._settings.timeout_s, *(hook.timeout_s for hook in self._hooks)])
+        with self._mutex:
+            return longest if self._busy else 0.0
+
+    def finish(self) -> None:
+        """After `stop`: wait until what was under way has ended, and the store has heard of it. Who does not has it
+        delivered again."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
     def _run(self) -> None:
+        try:
+            while not _locked(self._lock):
+                if self._stopping.wait(TURN_S):
+                    return
+            self._serve()
+            while self._busy:
+                self._woken.wait(IDLE_S)
+                self._woken.clear()
+        finally:
+            os.close(self._lock)
+
+    def _serve(self) -> None:
         said = ""
         while not self._stopping.is_set():
             try:
@@ -136,6 +169,8 @@ class Deliverer:
         )
         for subscription in answer["subscriptions"]:
             with self._mutex:
+                if self._stopping.is_set():
+                    return False
                 self._busy[subscription["id"]] = subscription["agent"]
             try:
                 threading.Thread(target=self._work, args=(subscription,), name="delivery", daemon=True).start()
@@ -183,7 +218,7 @@ class Deliverer:
             hook = json.loads(taken["hook"])
             said = webhooks.one_event(message, taken["pattern"], events[-1].author, events[-1])
             body = json.dumps(said, ensure_ascii=False, sort_keys=True).encode() + b"\n"
-            hooks.run(hook["command"], body, hooks.environment(said, self._home), hook["timeout_s"])
+            hooks.run(hook["command"], body, hooks.environment(said, self._home), hook["timeout_s"], self._lock)
             return
         destination = destinations.parse(taken["url"])
         body = webhooks.payload(message, taken["mode"], taken["pattern"], taken["agent"], events)
@@ -238,6 +273,14 @@ class Deliverer:
             self._told = figures
             self._report(figures)
         return IDLE_S
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _as_values(hook: Hook) -> dict[str, Any]:

@@ -196,10 +196,15 @@ def _for_agents(spec: ChildSpec, store: Store, runtime: ChildRuntime) -> tuple[C
 
 def _deliverer(runtime: ChildRuntime, spec: ChildSpec, store: Store) -> Deliverer:
     from avmfs_daemon.deliveries import Deliverer
+    from avmfs_daemon.runtime import OUTBOX
 
-    home = os.fspath(spec.database.parent)
     return Deliverer(
-        store, spec.settings.webhooks, spec.settings.hooks, home=home, report=partial(runtime.figures, "outbox")
+        store,
+        spec.settings.webhooks,
+        spec.settings.hooks,
+        home=os.fspath(spec.database.parent),
+        lock=spec.runtime_dir / OUTBOX,
+        report=partial(runtime.figures, "outbox"),
     )
 
 
@@ -246,6 +251,8 @@ def run_keeper(spec: ChildSpec) -> None:
             keeper.stop()
 
         runtime.on_stop = stop
+        # A successor runs already, and waits for what is under way. Else there is none, and it is delivered again.
+        runtime.lingers = lambda message: deliverer.under_way_s() if message.get("detached") else 0.0
         if house is not None:
             house.begins, house.ends = deliverer.start, lambda: stop({})
         with keeper.watching(deliverer.wake):
@@ -253,6 +260,7 @@ def run_keeper(spec: ChildSpec) -> None:
                 deliverer.start()
             runtime.ready()
             keeper.run()
+        deliverer.finish()
         digests.close()
 
 

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 WRITER, INDEX, DOOR, LIVE, CONTROL = "writer.sock", "index.sock", "avm.sock", "live.sock", "control.sock"
 STATE = "state.json"
 LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
+OUTBOX = "outbox.lock"  # of who delivers
 BACKLOG = 256
 KILLED_S = 2.0  # for the kernel to end what was killed
 LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux

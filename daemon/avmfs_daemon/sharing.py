@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from avmfs.calls import Background
-from avmfs.errors import AvmError, Busy, StoreFailed
+from avmfs.errors import AvmError, Busy, Stale, StoreFailed
 from avmfs.store.identity import OPERATOR
 from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
 from avmfs.store.store import Store
@@ -91,10 +91,14 @@ class Forgetting:
                 return
         with contextlib.closing(self._open_log()) as shared:
             if self._taken is None or self._taken[0] != purged:
-                self._taken = purged, cluster.snapshot(self._database, shared, self._host)
+                try:
+                    self._taken = purged, cluster.snapshot(self._database, shared, self._host)
+                except (Busy, Stale):  # purged again meanwhile, or another host has put a newer one: at the next look
+                    return
             number = self._taken[1]
             if any(each.number < number and each.age_s < SILENT_S for each in shared.hosts()):
                 return
+            self._taken = None  # also where it is no more, since others have put newer ones: then anew
             shared.cut(number)
         self._store.submit(OPERATOR, "wipe", cut=purged)
         log.info("what was purged is out of the shared log, which begins behind record %d", number)

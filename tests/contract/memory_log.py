@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from avmfs.errors import Exists, NotFound
+from avmfs.errors import Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 HELD_S = 5.0
@@ -143,6 +143,8 @@ class MemoryLog:
         server = self._asked()
         whole = list(chunks)
         with server.changed:
+            if any(each > number for each in server.kept):
+                raise Stale("there is a newer snapshot")
             server.kept[number] = host, whole, time.monotonic()
             server.kept = {n: server.kept[n] for n in sorted(server.kept)[-2:]}
             server.records = [record for record in server.records if record.number > min(server.kept)]

@@ -22,7 +22,7 @@ from avmfs.agents.auditing import Chainer
 from avmfs.agents.repairing import repair
 from avmfs.cli.main import avm
 from avmfs.cli.storing import storing
-from avmfs.errors import Busy, Exists, Invalid, NoSpace, NotFound, ReadOnly, StoreFailed
+from avmfs.errors import Busy, Exists, Invalid, NoSpace, NotFound, ReadOnly, Stale, StoreFailed
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
@@ -397,4 +397,63 @@ def test_what_was_purged_leaves_the_log_once_hosts_that_are_there_have_followed(
         forgetting.run()
         assert not list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is None
         assert store.submit(ALICE, "wipe") == {"wiped": True} and len(log.snapshots()) == 1
+    host.close()
+
+
+def test_no_snapshot_brings_back_what_was_purged(tmp_path: Path, log: MemoryLog) -> None:
+    """Neither of a host that is behind, nor of one that has followed and has not written its file anew."""
+    a, b, c = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db", tmp_path / "c" / "avm.db"
+    shared(a, log, "secret.md", b"zqxcanary")
+    for each in (b, c):
+        cluster.join(each, log, POLICY)
+        shared(each, log, f"{each.parent.name}.md")
+    hosts = [
+        ReplicatedApplier(each, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="x")
+        for each in (a, b)
+    ]
+    for host in hosts:
+        host.resolve()
+    node = hosts[0].db.execute("select id from node where name = ?", (b"secret.md",)).get
+    hosts[0].alone(ALICE, "purge", {"nodes": [node], "documents": []})
+    hosts[1]._unapplied = True
+    hosts[1].resolve()
+    with contextlib.closing(Store(a, Applying(hosts[0]))) as store:
+        Forgetting(store, lambda: log, a, "a").run()
+        assert store.uncut() is None and not list(cluster.traces_of(log, "zqxcanary"))
+    for host in hosts:
+        host.close()
+    with pytest.raises(Stale, match="newer snapshot"):
+        cluster.snapshot(c, log, "c")
+    with pytest.raises(Busy, match="purged"):
+        cluster.snapshot(b, log, "b")
+    assert not list(cluster.traces_of(log, "zqxcanary"))
+    rewriting.rewrite(b)
+    cluster.snapshot(b, log, "b")
+    assert not list(cluster.traces_of(log, "zqxcanary"))
+
+
+def test_what_was_purged_leaves_the_log_though_others_put_newer_snapshots_meanwhile(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    host = ReplicatedApplier(a, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    node = host.alone(ALICE, "write_path", {"path": [b"memory", b"secret.md"], "data": b"zqxcanary"})["node"]
+    host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
+    with contextlib.closing(Store(a, Applying(host))) as store:
+        forgetting = Forgetting(store, lambda: log, a, "a")
+        log.report("slow", 0, 17)
+        forgetting.run()
+        for name in ("two.md", "three.md"):
+            shared(b, log, name)
+            rewriting.rewrite(b)
+            cluster.snapshot(b, log, "b")
+            host._unapplied = True
+            host.resolve()
+        log.report("slow", log.head(), 17)
+        with pytest.raises(NotFound):
+            forgetting.run()
+        forgetting.run()
+        assert store.uncut() is None and not list(cluster.traces_of(log, "zqxcanary"))
     host.close()

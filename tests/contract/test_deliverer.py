@@ -61,7 +61,8 @@ def started(world: World, receivers: Receivers) -> Iterator[Callable[..., list[d
     def start(*hooks: Hook, **settings: Any) -> list[dict[str, Any]]:
         figures: list[dict[str, Any]] = []
         wanted = WebhookSettings(**{"attempts": 3, "backoff_s": 0.01, **settings})
-        running.append(Deliverer(world.store, wanted, hooks, home="/", report=figures.append))
+        lock = world.path.with_name("outbox.lock")
+        running.append(Deliverer(world.store, wanted, hooks, home="/", lock=lock, report=figures.append))
         running[-1].start()
         return figures
 
@@ -69,7 +70,7 @@ def started(world: World, receivers: Receivers) -> Iterator[Callable[..., list[d
     for each in running:
         each.stop()
         each._thread.join(300)
-        until(lambda each=each: not each._busy)
+        assert not each._busy
 
 
 def until(condition: Callable[[], Any], limit_s: float = 300.0) -> None:
@@ -201,7 +202,7 @@ def test_one_receiver_that_does_not_answer_holds_up_only_its_own(
 def test_damage_is_in_the_log_once_however_often_it_is_met(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    deliverer = Deliverer(world.store, WebhookSettings(), (), home="/", report=lambda figures: None)
+    deliverer = Deliverer(world.store, WebhookSettings(), (), home="/", lock=world.path.with_name("outbox.lock"))
     busy = Busy("no writer")  # what is no damage is said until it is over
     turns: list[Any] = ["its bytes", busy, busy, "its pages", "its bytes", 0.0, busy]
 

@@ -262,14 +262,22 @@ def told(
 ) -> Callable[..., list[Any]]:
     """Has the writer of host a commit what three clients ask at once, over new connections each time. Returns what it
     answers."""
-    a, listener = hosts.open("a"), socket.socket(socket.AF_UNIX)
-    listener.bind(os.fspath(tmp_path / "sock"))
+    a = hosts.open("a")
+    a.down = None
+    monkeypatch.setattr(WalSync, "quick", True)
+    return asking(a, tmp_path / "sock", hosts, request)
+
+
+def asking(
+    a: ReplicatedApplier, address: Path, hosts: Hosts, request: pytest.FixtureRequest
+) -> Callable[..., list[Any]]:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.fspath(address))
     listener.listen()
     writer = ReplicatedWriter(listener, b"k" * 32, a, MemoryLog(hosts.server))
     writer._log = WalSync(a.path, writer._peers.wake)
     assert writer._log.recover(a.db)
-    writer._follower.settled, a.down = True, None
-    monkeypatch.setattr(WalSync, "quick", True)
+    writer._follower.settled = True
     pairs = [socket.socketpair() for _ in range(3)]
     closes: list[Any] = [writer._log, writer._peers, writer._change_ring, listener, *sum(pairs, ())]
     for each in closes:
@@ -309,6 +317,36 @@ def test_a_request_in_doubt_that_is_sent_again_is_done_once(
     assert told(append, number=2)[0][0] is not None
     assert told(append, number=2)[0][0] is None
     assert hosts.opened[0].db.execute("select size from node where name = ?", (b"one.md",)).get == 2
+
+
+def test_what_a_killed_writer_may_have_appended_is_not_refused_as_if_it_were_not_made(
+    hosts: Hosts,
+    told: Callable[..., list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Killed between the log's commit and its own, and then the log cannot be reached."""
+    append = "write_path", {"path": [b"memory", b"one.md"], "data": b"x", "mode": "append"}
+    assert told(append)[0][0] is None
+    with monkeypatch.context() as killed, pytest.raises(CommitLost):
+        killed.setattr(Applier, "commit", _fails)
+        told(append, number=2)
+    before = hosts.opened[0]
+    before.rollback()
+    again = ReplicatedApplier(
+        before.path, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=MemoryLog(hosts.server), host="a"
+    )
+    hosts.opened.append(again)
+    told = asking(again, tmp_path / "again", hosts, request)
+    for _ in range(2):
+        (code, said, _), *_ = told(append, number=2)[0]
+        assert code == StoreFailed.code and "not known whether" in said
+    assert told(append, number=3)[0][0][0] == ReadOnly.code
+    again.resolve()
+    again.down = None
+    assert told(append, number=2)[0][0] is None
+    assert again.db.execute("select size from node where name = ?", (b"one.md",)).get == 2
 
 
 def test_a_record_of_a_newer_program_stops_the_host(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

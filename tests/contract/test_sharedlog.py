@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from avmfs.errors import Exists, NotFound
+from avmfs.errors import Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
 
@@ -200,6 +200,21 @@ def test_what_is_cut_is_gone_but_for_its_snapshot(opened: Opened) -> None:
     log.cut(4)
     assert [each.number for each in log.snapshots()] == [4] and [each.data for each in log.read(0, 9)] == [b"5"]
     append(log, b"6")
+
+
+def test_a_snapshot_of_before_the_newest_is_refused(opened: Opened) -> None:
+    """Also where the newer one came while this one was sent."""
+    log = opened()
+    append(log, *(b"%d" % n for n in range(1, 6)))
+
+    def chunks() -> Iterator[bytes]:
+        yield b"3"
+        opened().put_snapshot(4, "b", [b"4"])
+
+    for _ in range(2):
+        with pytest.raises(Stale):
+            log.put_snapshot(3, "a", chunks())
+    assert [each[:3] for each in log.snapshots()] == [(4, "b", 1)]
 
 
 def test_a_snapshot_is_replaced_while_others_connect(opened: Opened) -> None:

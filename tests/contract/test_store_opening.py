@@ -108,6 +108,20 @@ def test_a_newer_stores_file_is_refused(tmp_path: Path) -> None:
             opener(path)
 
 
+def test_a_program_that_has_a_store_open_writes_nothing_more_once_a_newer_avmfs_has_had_it(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    with contextlib.closing(open_direct(path, Policy(), RULES)) as store, contextlib.closing(connect(path)) as newer:
+        store.submit(ALICE, "enroll")
+        newest = "select max(seq) from log"
+        before = newer.execute(newest).fetchone()
+        newer.execute(f"pragma user_version = {tables.VERSION + 1}")
+        with pytest.raises(Invalid, match="written by a newer avmfs"):
+            store.submit(ALICE, "write_path", path=[b"memory", b"a.md"], data=b"x")
+        assert newer.execute(newest).fetchone() == before
+        newer.execute(f"pragma user_version = {tables.VERSION}")
+        store.submit(ALICE, "write_path", path=[b"memory", b"a.md"], data=b"x")
+
+
 @pytest.mark.parametrize("content", [b"{}", b"hello world\n" * 100, os.urandom(8192)], ids=["short", "text", "noise"])
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Person, Policy, Principal
 from avmfs.cli.past import place
-from avmfs.errors import AvmError, NotFound, TooBig
+from avmfs.errors import AvmError, Invalid, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
@@ -26,6 +27,7 @@ from avmfs.services import Services
 from avmfs.store.commands import past, versions
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
+from avmfs.store.queries import moments
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.repair import rebuild, traces
 from avmfs.store.rows.deltas import Encoding
@@ -734,6 +736,39 @@ def test_what_comes_from_outside_has_no_past(world: World) -> None:
     assert b"/memory/a" in then and b"/live/price" not in then
 
 
+@pytest.mark.parametrize("looks", [40, moments.LOOKS])
+@pytest.mark.parametrize("wrong_by", [DAY, -DAY])
+def test_an_instant_is_found_though_the_clock_was_wrong_for_a_while(
+    wrong_by: int, looks: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ahead, or behind; also where a search begins within that while, and once it is long ago."""
+    monkeypatch.setattr(moments, "LOOKS", looks)
+    instants: list[tuple[int, int, bytes]] = []
+
+    def write() -> None:
+        data = b"%d" % len(instants)
+        world.write(ALICE, "memory/a", data)
+        instants.append((world.seq(), world.now, data))
+
+    while len(instants) < 40:
+        write()
+    world.now += wrong_by
+    began = world.seq()
+    for number in range(10):
+        world.write(ALICE, "memory/wrong", b"%d" % number)
+    ended = world.seq()
+    world.now -= wrong_by
+    while world.seq() < 2 * began + 8:
+        write()
+    beside = 2 * (ended - began)  # there as many changes are right as are wrong
+    far = [each for each in instants if each[0] < began - beside or each[0] > ended + beside]
+    assert len(far) > 30
+    for _ in range(2):
+        for _, at, data in far:
+            assert world.at(ALICE, at)[b"/memory/a"][5] == data
+        world.now += 3 * DAY
+
+
 def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> None:
     world = World(tmp_path / "few.db", versions=16)
     for number in range(40):
@@ -743,6 +778,51 @@ def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> No
     assert world.rows("version") == 16
     assert world.at(ALICE, "s")[b"/memory/a"][5] == b"3" and world.at(ALICE, world.now)[b"/memory/a"][5] == b"39"
     world.store.close()
+
+
+def test_a_snapshot_keeps_what_it_has_while_no_past_is_kept(world: World) -> None:
+    """Also what is changed or removed then, after a restart, after trimming, and once a past is kept again."""
+    for name in ("changed", "removed", "moved"):
+        world.write(ALICE, f"memory/{name}", b"one")
+    world.do(ALICE, "snapshot", name="s")
+    before, there = world.at(ALICE, "s"), world.node(ALICE, "memory").id
+    for days, gone in ((0, b"removed"), (30, b"moved")):
+        world.rules = replace(world.rules, past_days=days)
+        world.restart()
+        world.write(ALICE, "memory/changed", b"%d" % days)
+        world.write(ALICE, "memory/new", b"%d" % days)
+        world.do(ALICE, "unlink", parent=there, name=gone)
+        if not days:
+            with pytest.raises(NotFound, match="no past is kept"):
+                world.at(ALICE, world.now)
+            with pytest.raises(Invalid, match="no past is kept"):
+                world.do(ALICE, "snapshot", name="t")
+        _trim(world)
+        assert world.at(ALICE, "s") == before
+    world.do(ALICE, "remove_snapshot", name="s")
+    world.rules = replace(world.rules, past_days=0)
+    world.restart()
+    world.write(ALICE, "memory/changed", b"two")
+    _trim(world)
+    assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
+
+
+def test_a_snapshot_for_which_an_earlier_avmfs_kept_nothing_says_so(world: World) -> None:
+    world.write(ALICE, "memory/a", b"one")
+    world.do(ALICE, "snapshot", name="s")
+    world.write(ALICE, "memory/a", b"two")
+    world.store.close()
+    with contextlib.closing(database.connect(world.path, writable=True)) as db:
+        db.execute("delete from setting where key = 'past_from'")  # as that left it, with past_days 0
+    for days in (0, 30):
+        world.rules = replace(world.rules, past_days=days)
+        world.store = world._open()
+        with pytest.raises(NotFound, match="'s' is lost"):
+            world.at(ALICE, "s")
+        world.store.close()
+    world.store = world._open()
+    world.do(ALICE, "snapshot", name="t")
+    assert world.at(ALICE, "t")[b"/memory/a"][5] == b"two"
 
 
 @pytest.mark.parametrize("short", [False, True])

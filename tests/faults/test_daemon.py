@@ -99,7 +99,7 @@ def test_agents_share_a_memory_and_stop_leaves_nothing(daemon: Daemon) -> None:
     wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice") and not daemon.mounted("bob")
     assert not is_immutable(daemon.at("alice"))
-    assert sorted(path.name for path in daemon.run.iterdir()) == ["daemon.lock"]
+    assert sorted(path.name for path in daemon.run.iterdir()) == ["daemon.lock", "outbox.lock"]
     log = daemon.root / "data/avm.db-wal"
     assert not log.exists() or log.stat().st_size == 0, "the database's file alone is the store"
     assert "not running" in daemon.command("stop", expect=1)

@@ -23,7 +23,7 @@ import pytest
 from avmfs.agents.webhooks import verify
 from avmfs.errors import AvmError, Denied
 from avmfs.rpc.client import RemoteDoor
-from tests.faults.daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, wait
+from tests.faults.daemons import KILLED, LIMIT_S, QUIET, SOON_S, Daemon, alive, kill_and_wait, wait
 from tests.faults.receivers import Delivery, Fate, Receiver, receiving
 
 DELIVERIES = int(os.environ.get("AVM_OUTBOX_DELIVERIES", "60"))
@@ -240,6 +240,49 @@ def test_mail_notices_and_hooks_in_one_daemon(daemon: Daemon, tmp_path: Path) ->
         bob.close()
         database = daemon.root / "data" / "avm.db"
         assert stat.S_IMODE(database.stat().st_mode) == 0o600, "secrets are in there"
+    daemon.command("stop")
+
+
+@pytest.mark.logs(KILLED)
+def test_a_hook_under_way_runs_once_across_a_reload_and_never_beside_another(daemon: Daemon, tmp_path: Path) -> None:
+    """Where the keeper is killed it runs again: after it has ended."""
+    ran, go = tmp_path / "ran", tmp_path / "go"
+    script = f"echo b >> {ran}; until [ -e {go} ]; do sleep 0.05; done; sleep 0.2; echo e >> {ran}"
+    hook = f'pattern: "/memory/shared/*", event: write, command: [/bin/sh, -c, "{script}"], timeout_s: 600'
+    hooks = f"hooks: [{{{hook}}}]\n"
+
+    def lines() -> str:
+        return ran.read_text().replace("\n", "") if ran.exists() else ""
+
+    configured(daemon, more=hooks)
+    daemon.mounts()
+    daemon.start()
+    alice = door(daemon, "alice")
+    alice.call("write", path="/shared/a.md", data=b"x")
+    wait(lambda: lines() == "b")
+    keeper = daemon.whole_family()["keeper"]
+    configured(daemon, more=hooks + "limits: {trash_days: 7}\n")
+    daemon.command("reload")
+    alice.close()
+    alice = door(daemon, "alice")
+    alice.call("write", path="/shared/b.md", data=b"x")
+    time.sleep(1.5)  # for a second run to begin, if it did
+    assert lines() == "b" and alive(keeper)
+    go.touch()
+    wait(lambda: lines() == "bebe" and not alive(keeper))
+    wait(lambda: daemon.status()["outbox"].get("waiting") == 0)
+    assert lines() == "bebe"
+    go.unlink()
+    alice.call("write", path="/shared/c.md", data=b"x")
+    wait(lambda: lines() == "bebeb")
+    kill_and_wait(daemon.whole_family()["keeper"])
+    wait(lambda: daemon.whole_family()["keeper"] != keeper)
+    time.sleep(1.5)
+    assert lines() == "bebeb"
+    go.touch()
+    wait(lambda: lines() == "bebebebe")
+    wait(lambda: daemon.status()["outbox"].get("waiting") == 0)
+    alice.close()
     daemon.command("stop")
 
 

@@ -30,7 +30,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from avmfs.api.connect import open_door
-from avmfs.errors import AvmError, Interrupted, Invalid
+from avmfs.errors import AvmError, Busy, Interrupted, Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
@@ -263,6 +263,39 @@ def test_a_message_is_left_to_the_next_by_a_wait_that_was_cancelled(
     finally:
         dora.close()
         eric.close()
+
+
+@pytest.mark.parametrize("path", ["/shared/market.md:delta", "/:inbox?mark=read&unread=1"])
+def test_what_an_answer_marks_is_not_asked_for_again_where_the_answer_is_lost(
+    path: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`(no changes)` would be told as all that there was."""
+    where, called = find_paths(world.environ), RemoteDoor.call
+    lost: list[str] = []
+
+    def call(door: RemoteDoor, method: str, /, **arguments: Any) -> Any:
+        result = called(door, method, **arguments)
+        if method == "read" and lost:
+            lost.pop()
+            door.close()
+            raise Busy("the daemon went away during read")
+        return result
+
+    monkeypatch.setattr(RemoteDoor, "call", call)
+    fay, gus = Session(where, "fay", world.environ), Session(where, "gus", world.environ)
+    try:
+        fay.call("write", {"path": "/private/known.md", "data": b"x"})
+        gus.call("write", {"path": "/shared/market.md", "data": b"told"})
+        gus.call("tell", {"recipient": "fay", "body": "told"})
+        lost.append("a file is read twice")
+        assert fay.call("read", {"path": "/shared/market.md"})[0]["data"] == b"told" and not lost
+        lost.append("what marks is not")
+        with pytest.raises(Busy, match="went away"):
+            fay.call("read", {"path": path})
+        assert b"told" not in fay.call("read", {"path": path})[0]["data"]
+    finally:
+        fay.close()
+        gus.close()
 
 
 def test_who_waits_for_changes_ends_with_the_key(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import json
@@ -339,12 +340,39 @@ def test_a_hook_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
     pytest.fail("its child lives on")
 
 
+def test_a_lock_is_held_over_a_hook_and_not_over_what_it_leaves_behind(tmp_path: Path) -> None:
+    """Also where whoever ran it is gone."""
+    lock, pid, go = tmp_path / "lock", tmp_path / "pid", tmp_path / "go"
+    script = f"setsid sleep 600 > {tmp_path}/out 2>&1 & echo $! > {pid}; until [ -e {go} ]; do sleep 0.02; done"
+    held = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    child = hooks.start(["/bin/sh", "-c", script], {"PATH": hooks.PATH}, 300, subprocess.DEVNULL, held)
+    os.close(held)
+    try:
+        deadline = time.monotonic() + 300
+        while not (pid.exists() and pid.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with lock.open() as file:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            go.touch()
+            assert child.wait(300) == 0
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert Path(f"/proc/{pid.read_text().strip()}").exists()
+        with pytest.raises(hooks.HookFailed, match="signal 9"), lock.open() as file:
+            hooks.run(["/bin/sh", "-c", "kill -9 $$"], b"", {"PATH": hooks.PATH}, 300, file.fileno())
+    finally:
+        hooks.end(child)
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
 def test_a_hook_has_an_alarm_for_when_nobody_is_left_to_end_it() -> None:
     with pytest.raises(hooks.HookFailed, match="not done within"):
         hooks.run(["/bin/sleep", "60"], b"", {"PATH": hooks.PATH}, 0.2)
     # The same command, begun as it is there, and left alone.
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", hooks.LAUNCHER, "1", "/bin/sleep", "60"], start_new_session=True
+        [sys.executable, "-I", "-S", "-c", hooks.LAUNCHER, "1", "-1", "/bin/sleep", "60"], start_new_session=True
     )
     try:
         assert child.wait(300) == -signal.SIGALRM

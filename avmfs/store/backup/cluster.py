@@ -58,13 +58,17 @@ def init(path: Path, log: SharedLog, host: str) -> Position:
 
 
 def snapshot(path: Path, log: SharedLog, host: str) -> int:
-    """Put this store as it is into the log's database, beside a running daemon or without one. Returns its number."""
+    """Put this store as it is into the log's database, beside a running daemon or without one. Returns its number.
+    Raises Busy while it has what was purged, Stale where there is one of later: nothing comes back that was cut."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".snapshot-") as folder:
         taken = Path(folder) / path.name
         image.take(path, taken)
-        at = _position(taken)
+        with contextlib.closing(database.connect(taken, writable=False)) as db:
+            at, unwiped = position(db), db.execute("select 1 from setting where key = 'unwiped'").get
         if at is None or at.cluster != log.cluster():
             raise Invalid("this store is not one of this log's", os.fspath(path))
+        if unwiped:
+            raise Busy("what was purged is still in free pages of this store: ask again later", os.fspath(path))
         log.put_snapshot(at.number, host, _chunks(taken))
         return at.number
 

@@ -346,6 +346,8 @@ class DirectWriter(Submitter):
                 with self._locked(), GATE:
                     if found := self._in_place.displaced():  # by a repair, say: what we have open is nobody's store
                         raise StoreFailed(f"{described(found)}; open it anew", os.fspath(self._path))
+                    with database.translated(self._path):  # a newer avmfs may have had it in between
+                        database.check_version(self._applier.db, self._path)
                     self._recover()
                     if not self._writes_alone():
                         raise ReadOnly(

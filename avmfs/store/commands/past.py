@@ -30,15 +30,25 @@ _YOUNG: Final = "select seq from log where seq > ? and at > ? order by seq limit
 
 def begin(tx: Tx) -> None:
     """Note from when on the past is known, where it is kept from now on, or no longer."""
+    newest = tx.db.execute("select max(seq) from log").get or 0
     begins = tx.db.execute("select value from setting where key = 'past_from'").get
-    if tx.index.past_days and begins is None:
-        _keep_from(tx, tx.db.execute("select max(seq) from log").get or 0, tx.now)
-    elif begins is not None and not tx.index.past_days:
+    if begins is None:
+        if tx.db.execute("select 1 from snapshot limit 1").get:  # of which an earlier avmfs kept nothing meanwhile
+            _note_unkept(tx, newest)
+        if tx.index.past_days:
+            _keep_from(tx, newest, tx.now)
+    elif not tx.index.past_days:
         tx.db.execute("delete from setting where key = 'past_from'")
+        _note_unkept(tx, 0)
 
 
 def _keep_from(tx: Tx, seq: int, at: int) -> None:
     tx.db.execute("insert or replace into setting(key, value) values('past_from', ?)", (f"{seq} {at}",))
+
+
+def _note_unkept(tx: Tx, seq: int) -> None:
+    """Snapshots of before this change may have lost what they had. Said once: from now on what they have is kept."""
+    tx.db.execute("insert or ignore into setting(key, value) values('unkept', ?)", (str(seq),))
 
 
 @command
@@ -49,7 +59,7 @@ def snapshot(tx: Tx, name: str, root: int = ROOT) -> dict[str, Any]:
     tx.parts_of(tx.seen(root))  # it is in the tree
     if not paths.SNAPSHOT.fullmatch(name):
         raise Invalid(f"snapshot {name[:80]!r}: a name has up to 64 of a-z, A-Z, 0-9, ., - and _")
-    if tx.states is None:
+    if not tx.index.past_days:
         raise Invalid("no past is kept: limits.past_days is 0")
     agent = "" if tx.who.operator else tx.who.name
     if tx.db.execute("select 1 from snapshot where agent = ? and name = ?", (agent, name)).get:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
@@ -15,6 +15,9 @@ from avmfs.access import Principal
 from avmfs.errors import NotFound
 from avmfs.node import Moment, Snapshot
 from avmfs.store.rows.scopes import Visible
+
+LOOKS: Final = 200  # at rows of the log, in one pass of a search
+_BESIDE: Final = 10  # so many steps on either side of what one has found the next looks at, closer
 
 
 def newest_seen(db: apsw.Connection, visible: Visible, until: int = sys.maxsize) -> int:
@@ -40,7 +43,14 @@ def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int |
         ).fetchone()
         if found is None:
             raise NotFound(f"there is no snapshot {when!r}")
+        unkept = db.execute("select value from setting where key = 'unkept'").get
+        if unkept is not None and found[0] < int(unkept):
+            raise NotFound(f"snapshot {when!r} is lost: an earlier avmfs kept nothing for it (limits.past_days: 0)")
         return Moment(*found)
+    begins = db.execute("select value from setting where key = 'past_from'").get
+    if begins is None:
+        raise NotFound("no past is kept: limits.past_days is 0")
+    first, since = map(int, str(begins).split())
     if isinstance(when, Moment):
         seq = min(when.seq, newest)
         seen = newest_seen(db, visible, seq)
@@ -49,27 +59,27 @@ def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int |
     else:
         if when > now:
             raise NotFound("that is yet to come")
-        seq, at = _newest_until(db, when, newest), when
-    begins = db.execute("select value from setting where key = 'past_from'").get
-    if begins is None:
-        raise NotFound("no past is kept: limits.past_days is 0")
-    first, since = map(int, str(begins).split())
+        seq, at = _newest_until(db, when, now, max(first, 1) - 1, newest), when
     if seq < max(first, 1):
         raise NotFound(f"the past is kept from {datetime.fromtimestamp(since / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ} on")
     return Moment(seq, at or since)
 
 
-def _newest_until(db: apsw.Connection, at: int, newest: int) -> int:
-    """The last change that was committed by then: the log is in the order of commits."""
-    low, high = 0, newest
-    while low < high:
-        middle = (low + high + 1) // 2
-        row: Any = db.execute("select seq, at from log where seq >= ? order by seq limit 1", (middle,)).fetchone()
-        if row is None or row[1] > at:
-            high = middle - 1
-        else:
-            low = row[0]
-    return low
+def _newest_until(db: apsw.Connection, at: int, now: int, low: int, high: int) -> int:
+    """The last change above ``low`` that was committed by then. The log is in the order of commits, and its times are
+    those of clocks, of which one may have been wrong for a while: changes of then vote, and the few that are wrong are
+    outvoted. One that claims to be of later than now is wrong anyway."""
+    step = max(1, (high - low) // LOOKS)
+    found, votes, most = low, 0, 0
+    for seq in range(low + step, high + 1, step):
+        said = db.execute("select at from log where seq = ?", (seq,)).get
+        if said is not None and said <= now:
+            votes += 1 if said <= at else -1
+            if votes >= most:
+                found, most = seq, votes
+    if step == 1:
+        return found
+    return _newest_until(db, at, now, max(low, found - _BESIDE * step), min(high, found + _BESIDE * step))
 
 
 def snapshots(db: apsw.Connection, who: Principal) -> list[Snapshot]:

@@ -6,6 +6,7 @@ registered with ``init_permissions``; config.yaml stands above them). Called by 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import lru_cache
 
@@ -38,6 +39,16 @@ def publish(db: apsw.Connection, policy: Policy) -> None:
         " where value <> excluded.value",
         (policy.plain,),
     )
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_in_force(db: apsw.Connection) -> str | None:
+    """Of the policy in force; None before the first."""
+    text = db.execute("select value from setting where key = 'policy_text'").get
+    return None if text is None else digest(text)
 
 
 @lru_cache(maxsize=4)

@@ -24,7 +24,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import errors, sql
 
-from avmfs.errors import Exists, NotFound
+from avmfs.errors import Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ BULK_S: Final = 600.0  # of a snapshot
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
 _HOUSE: Final = 0x61766D66  # the advisory lock of who keeps house, with the baton's row as its other half
+_IN_TURN: Final = "select pg_advisory_xact_lock(1635151207, house) from avm_baton"  # who puts a snapshot, or cuts
 
 _TABLES: Final = """
 create table avm_baton(one bool primary key default true check (one), cluster text not null,
@@ -204,6 +205,9 @@ class PostgresLog:
             for part, chunk in enumerate(chunks):
                 db.execute("insert into avm_chunk(number, part, data) values(%s, %s, %s)", (meanwhile, part, chunk))
                 size += len(chunk)
+            db.execute(_IN_TURN)
+            if db.execute("select 1 from avm_snapshot where number > %s", (number,)).fetchone() is not None:
+                raise Stale("the shared log has a newer snapshot: this host is behind")
             db.execute("delete from avm_snapshot where number = %s", (number,))
             db.execute("insert into avm_snapshot(number, host, size) values(%s, %s, %s)", (number, host, size))
             db.execute("update avm_chunk set number = %s where number = %s", (number, meanwhile))
@@ -218,6 +222,7 @@ class PostgresLog:
     def cut(self, number: int) -> None:
         with self._asking(BULK_S) as db:
             with db.transaction():
+                db.execute(_IN_TURN)
                 if db.execute("select 1 from avm_snapshot where number = %s", (number,)).fetchone() is None:
                     raise NotFound(f"there is no snapshot {number}")
                 db.execute("delete from avm_snapshot where number < %s", (number,))

@@ -104,7 +104,8 @@ class SharedLog(Protocol):
         """It has left."""
 
     def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
-        """Keep the snapshot and the one before it, and of the log what follows that one. All or nothing."""
+        """Keep the snapshot and the one before it, and of the log what follows that one. All or nothing. Raises Stale
+        where there is one of a greater number: the log may have been cut for what is in this one to be gone."""
 
     def cut(self, number: int) -> None:
         """Drop everything up to ``number``, of which there is a snapshot, but for that: records and snapshots, and

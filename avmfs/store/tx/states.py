@@ -65,21 +65,21 @@ class Triggers:
 
     def __init__(self, db: apsw.Connection, triggers: dict[str, str]) -> None:
         self._db, self._triggers = db, triggers
-        self._kept: bool | None = False
+        self.kept: bool | None = False  # are they there? None: not known
 
     def keep(self, wanted: bool) -> None:
         """Hear of changes from now on, or no longer."""
-        if wanted != self._kept:
+        if wanted != self.kept:
             for name, does in self._triggers.items():
                 if wanted:
                     self._db.execute(f"create temp trigger if not exists {name} {does}; end")
                 else:
                     self._db.execute(f"drop trigger if exists temp.{name}")
-        self._kept = wanted
+        self.kept = wanted
 
     def forget(self) -> None:
         """The transaction was rolled back, and the triggers with it if they were made in it."""
-        self._kept = None
+        self.kept = None
 
 
 class States(Triggers):

@@ -45,8 +45,8 @@ def new_id() -> int:
 class IndexRules:
     """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files. And how
     much history is kept of a document: at most ``versions``, of a large file as many as would fill ``history_bytes``
-    if each were whole, but always a few. For ``past_days`` the whole tree is kept as it was (0: not at all), of what is
-    gone at most ``past_bytes``."""
+    if each were whole, but always a few. For ``past_days`` the whole tree is kept as it was (0: what snapshots have),
+    of what is gone at most ``past_bytes``."""
 
     ignore: tuple[str, ...] = ()
     max_bytes: int = 4 * 1024 * 1024

@@ -147,7 +147,7 @@ class Applier:
         tx = Tx(*here, who, self._clock(), self._orphans, not self.short(), *rules)
         if self.words is not None:
             tx.words = []
-        if self.index.past_days:
+        if self._states.kept:
             tx.states = self._states
             self._states.short = self.short
         return tx
@@ -161,7 +161,8 @@ class Applier:
     def _adopt(self, policy: Policy) -> None:
         self.policy = policy
         self._charges.keep(policy.quotas)
-        self._states.keep(bool(self.index.past_days))
+        # What a snapshot has is kept in any case.
+        self._states.keep(bool(self.index.past_days or self.db.execute("select 1 from snapshot limit 1").get))
 
     def _count_refusal(self, who: Principal, command: str, arguments: dict[str, Any], error: AvmError) -> None:
         with self._translated:

@@ -9,12 +9,12 @@ around it, with a thread that hears of others' records. The log decides and SQLi
 - the process ends between the two commits: the next one finds the record in the log, with the replies of its commands;
 - the log has it and the commit here fails: the process ends, so that it is as if it had been killed between them.
 
-While the log is not there every change is refused (EROFS), or waits for it as long as configured; reading goes on.
+While the log is not there every change is refused (EROFS), or waits for it as long as configured; reading goes on. What
+a client asked as the first thing since this process began, another one may have appended for it: that is EIO.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
@@ -35,7 +35,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.log_ops import Event
 from avmfs.store.rows.log_position import Position, place
 from avmfs.store.rows.nodes import LogRow
-from avmfs.store.rows.stored_policy import stored_people
+from avmfs.store.rows.stored_policy import digest, digest_in_force, stored_people
 from avmfs.store.schema import tables
 from avmfs.store.sharedlog.protocol import InDoubt, Overtaken, Record, SharedLog, Unreachable
 from avmfs.store.tx.transaction import IndexRules
@@ -306,21 +306,16 @@ class ReplicatedApplier(Applier):
 
     def _rules(self) -> str:
         with self._translated:
-            return _digest(self._configured.joined(stored_people(self.db)).plain)
+            return digest(self._configured.joined(stored_people(self.db)).plain)
 
     def _in_force(self) -> str | None:
         with self._translated:
-            text = self.db.execute("select value from setting where key = 'policy_text'").get
-        return None if text is None else _digest(text)
+            return digest_in_force(self.db)
 
     def close(self, *, clean: bool = True) -> None:
         self._log.close()
         self.replica.close()
         super().close(clean=clean)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class ReplicatedWriter(Writer):
@@ -345,6 +340,7 @@ class ReplicatedWriter(Writer):
         self._change_ring.hear(applier.replica.db)
         applier.followed = self._tell_followed
         self._follower = _Follower(self, applier, heard, tell)
+        self._first: dict[bytes | None, int] = {}  # number of each client that asked while the log was not there
 
     def run(self) -> None:
         db = self._replicated.replica.db
@@ -398,11 +394,17 @@ class ReplicatedWriter(Writer):
         while (down := self._replicated.down) is not None:
             left = deadline - time.monotonic()
             if left <= 0 or self._stopping:
-                self._sync(self._without(batch, ReadOnly(f"nothing can be written: {down.reason}")))
+                self._sync([said for each in batch for said in self._without([each], self._refusal(*each, down))])
                 return False
             self._peers.poll(min(left, AGAIN_S))
             self._run_calls()
+        self._first.clear()
         return True
+
+    def _refusal(self, peer: Peer, request: Request, down: AvmError) -> AvmError:
+        if self._replicated._unapplied and self._first.setdefault(peer.client, request.number) == request.number:
+            return StoreFailed(f"it is not known whether the shared log has this change: {down.reason}")
+        return ReadOnly(f"nothing can be written: {down.reason}")
 
 
 class _Follower(threading.Thread):
