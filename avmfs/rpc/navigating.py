@@ -169,6 +169,7 @@ def delta(memory: Memory, path: str = "/memory", peek: bool = False) -> dict[str
     """What is new in a file or below a directory since this agent's mark, which then moves unless it is a ``peek``.
     {"path", "changed", "text"}."""
     rendered, where = _rendered(memory, path, "delta", {"peek": "1" if peek else "0"})
+    files.require_sendable(rendered.data, path)
     if rendered.at_end is not None:
         rendered.at_end()
     text = rendered.data.decode("utf-8", "surrogateescape")
