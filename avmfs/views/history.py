@@ -23,6 +23,7 @@ from avmfs.node import Change, Document, Kind, Version, signed
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
+from avmfs.text.escapes import visible
 from avmfs.views.difference import Effort, kept, unified
 from avmfs.views.registry import AtEnd, Context, Rendered, by_lines, ending, view, writes
 from avmfs.views.shape import heading, lines, size, whole
@@ -71,7 +72,7 @@ def blame(ctx: Context) -> str:
         above = heading(reader, node)
     return above + lines(
         (
-            f"v{by.number}  {mail.show_time(by.at, ctx.memory.zone)}  {by.author}  {line.rstrip(chr(10))}"
+            f"v{by.number}  {mail.show_time(by.at, ctx.memory.zone)}  {by.author}  {visible(line.rstrip(chr(10)))}"
             for by, line in found
         ),
         "no lines",
