@@ -132,7 +132,9 @@ def write(
     with memory.reading() as reader:
         try:
             real = isinstance(address.locate(memory, reader, where), address.Real)
-        except NotFound:
+        except NotFound as e:
+            if paths.parse_view(where.rpartition(b"/")[2]) is not None:  # there is none of what is not there
+                raise NotFound(e.reason, path) from None
             real = True
     if real and paths.split_moment(where)[0] is not None:
         raise ReadOnly(REFUSED, path)

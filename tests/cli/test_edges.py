@@ -195,6 +195,18 @@ def test_an_error_names_the_path_and_its_advice_is_about_it(opened: Open) -> Non
         assert str(caught.value).startswith(f"{path}: "), caught.value
 
 
+def test_a_view_that_is_written_of_what_is_not_there_is_not_found(opened: Open, alone: Shell) -> None:
+    avm = opened("alice")
+    avm.write("/shared/there.md", "x")
+    for path in ("/shared/nope.md:ttl", "/shared/nope/nope.md:tags", "/shared/there.md:list"):
+        with pytest.raises(FileNotFoundError) as caught:
+            avm.write(path, "2h")
+        assert caught.value.filename == path
+    with pytest.raises(FileNotFoundError):
+        avm.agent_memory().share("/shared/nope.md", ["bob"])
+    assert "no such" in alone.complaint("write", "/shared/nope.md:ttl", "2h", code=1).lower()
+
+
 def test_advice_fits(alone: Shell) -> None:
     alone.run("write", "/shared/f.md", "x")
     assert "avm ls" in alone.complaint("history", "/shared/none.md", code=1)
