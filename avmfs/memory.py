@@ -485,7 +485,7 @@ class Memory:
 
     def local(self, at: int) -> datetime:
         """Nanoseconds since the epoch in the zone for showing."""
-        return datetime.fromtimestamp(at / 1e9, UTC).astimezone(self.zone)
+        return datetime.fromtimestamp(at // 10**9, UTC).astimezone(self.zone)
 
 
 def _check_question(q: str) -> None:

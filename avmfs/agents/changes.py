@@ -9,6 +9,8 @@ editor's detour over a temporary or backup name is a modification of the file it
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +55,7 @@ class Fold:
         self._prefix = below + b"/"
         self._but_by = but_by
         self._paths: dict[bytes, _Path] = {}
+        self._inside: defaultdict[bytes, set[bytes]] = defaultdict(set)  # of directories, by path: a log is long
         self.told = 0
 
     def knows(self, change: Change) -> bool:
@@ -65,7 +68,7 @@ class Fold:
         if change.op == "rename" and change.other is not None:
             old, new = change.other, change.path
             # A directory takes along what was told of its files.
-            for path in [path for path in self._paths if path.startswith(old + b"/")]:
+            for path in [*self._known_below(old)]:
                 self._move(path, new + path[len(old) :], change)
             self._move(old, new, change)
             return
@@ -106,7 +109,16 @@ class Fold:
     def _at(self, path: bytes, change: Change, *, stood: bool) -> _Path:
         if path not in self._paths:
             self._paths[path] = _Path(stood, stood, path if stood else None, change)
+            name = path
+            while name and name not in (beside := self._inside[name.rpartition(b"/")[0]]):
+                beside.add(name)
+                name = name.rpartition(b"/")[0]
         return self._paths[path]
+
+    def _known_below(self, directory: bytes) -> Iterator[bytes]:
+        for path in self._inside.get(directory, ()):
+            yield from [path] if path in self._paths else []
+            yield from self._known_below(path)
 
     def _tell(self, path: bytes, at: _Path, change: Change) -> None:
         if change.agent == self._but_by:

@@ -155,7 +155,9 @@ def _count(count: int) -> str:
 
 
 def iso(at: int | None) -> str | None:
-    """ISO 8601, UTC, to the microsecond; None stays None."""
+    """ISO 8601, UTC, to the microsecond that it is in (``moments.parse`` takes it back); None stays None."""
     if at is None:
         return None
-    return datetime.fromtimestamp(at / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    whole, part = divmod(at, 10**9)
+    when = datetime.fromtimestamp(whole, UTC).replace(microsecond=part // 1000)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -20,7 +20,8 @@ RESTS_NS, KEPT = 60 * 10**9, 64
 
 
 def parse(text: str, now: int, zone: tzinfo) -> Moment | int | str:
-    """What ``Reader.moment`` takes. A time is local unless it has an offset, to the microsecond. Raises NotFound."""
+    """What ``Reader.moment`` takes. A time is local unless it has an offset, and the end of its microsecond: one that
+    was told of a change (``mail.iso``) is after that change. Raises NotFound."""
     kind, _, rest = text.partition(".")
     if kind == "seq" and rest.isdecimal():
         return Moment(int(rest), 0)
@@ -33,7 +34,7 @@ def parse(text: str, now: int, zone: tzinfo) -> Moment | int | str:
             return now - mail.parse_duration(text[1:])
         at = datetime.fromisoformat(text)
         at = at.replace(tzinfo=zone) if at.tzinfo is None else at
-        return int(at.timestamp()) * 10**9 + at.microsecond * 1000
+        return int(at.timestamp()) * 10**9 + at.microsecond * 1000 + 999
     except (Invalid, ValueError, OverflowError):
         raise NotFound(
             f"@{text[:80]}: expected @yesterday, @-2h, a time such as @2026-03-07T10:30, @seq.N or @snap.NAME"

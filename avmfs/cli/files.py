@@ -94,7 +94,7 @@ def ls_(memory: Door, path: str, long: bool, null: bool, at: str | None) -> None
     lines = []
     for entry in entries:
         name = escaped(entry["name"]) + {"directory": "/", "symlink": "@", "file": ""}[entry["kind"]]
-        when = datetime.fromtimestamp(entry["mtime"] / 1e9).strftime("%Y-%m-%d %H:%M")
+        when = datetime.fromtimestamp(entry["mtime"] // 10**9).strftime("%Y-%m-%d %H:%M")
         lines.append(f"{entry['mode']} {entry['size']:>10} {when} {name}\n" if long else f"{name}\n")
     show(entries, "".join(lines))
 

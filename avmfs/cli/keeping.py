@@ -90,7 +90,7 @@ def restored(folder: Path, when: str | None, to: Path | None) -> None:
 
 def _told(made: Backup) -> dict[str, Any]:
     size = made.pages * archive.PAGE
-    at = datetime.fromtimestamp(made.at / 1e9).astimezone().isoformat()
+    at = datetime.fromtimestamp(made.at // 1000 / 1e6).astimezone().isoformat()  # as `--at` takes it back
     return {
         "name": made.path.name,
         "store": made.about["database"],

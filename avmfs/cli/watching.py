@@ -53,7 +53,7 @@ class _Lasting:
                 if time.monotonic() >= self._until:
                     raise
                 if not told:
-                    print(f"avm: {e}; waiting for an answer", file=sys.stderr)
+                    print(f"avm: {e}; waiting for an answer, until ^C", file=sys.stderr)
                 told = True
                 time.sleep(AGAIN_S)
 
@@ -66,9 +66,10 @@ class _Lasting:
 def watch_(
     ctx: click.Context, memory: Door, pattern: str, since: str | None, count: int | None, wait: float | None
 ) -> None:
-    """Print each change of a file that PATTERN names (as in avm subscribe: * also crosses /), as it happens.
+    """Print each change of a file that PATTERN names (as in avm subscribe: * also crosses /), as it happens, until ^C.
 
-    With --json one object a line. Several changes of a file at once are one. With --wait, exit code 1 when none came.
+    With --json one object a line. Several changes of a file at once are one. With --wait, exit code 1 when none came. A
+    daemon that has gone away is waited for, which is said once on stderr; with --wait, exit code 75 when none answers.
     """
     until = float("inf") if wait is None else time.monotonic() + wait
     asked = _Lasting(memory, until)

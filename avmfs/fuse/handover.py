@@ -279,7 +279,7 @@ class Handover:
         if state & 0xFF == _LISTING:
             self._listings[fh] = words[_NODE]
             return
-        virtual = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
+        virtual = handover.handle_from(self._tree.memory, wire.unpack(records[0]), self._tree.injection)
         for record in records[1:]:
             progress, unique, data = wire.unpack(record)
             handover.set_progress(virtual, progress, data)

@@ -70,8 +70,7 @@ def read(
             data = bytearray()
             while piece := handle.read(offset + len(data), PIECE):
                 data += piece
-                if len(data) > VIEW_MOST:
-                    raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
+                require_sendable(data, path)
             return {"data": bytes(data), "more": False, "untrusted": "", "etag": None}
         if isinstance(handle, ViewHandle) and handle.rendered is not None:
             rendered = handle.rendered if offset == 0 else replace(handle.rendered, at_end=None)
@@ -83,6 +82,12 @@ def read(
         return {"data": part, "more": more, "untrusted": "", "etag": None}
     finally:
         handle.release()
+
+
+def require_sendable(data: bytes | bytearray, path: str) -> None:
+    """Of a view, before it is marked as read: what no answer can carry is read by nobody. Raises TooBig."""
+    if len(data) > VIEW_MOST:
+        raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
 
 
 def _piece(memory: Memory, asked: tuple[bytes, bool], rendered: Rendered, offset: int, limit: int) -> dict[str, Any]:
@@ -127,7 +132,9 @@ def write(
     with memory.reading() as reader:
         try:
             real = isinstance(address.locate(memory, reader, where), address.Real)
-        except NotFound:
+        except NotFound as e:
+            if paths.parse_view(where.rpartition(b"/")[2]) is not None:  # there is none of what is not there
+                raise NotFound(e.reason, path) from None
             real = True
     if real and paths.split_moment(where)[0] is not None:
         raise ReadOnly(REFUSED, path)

@@ -25,6 +25,7 @@ from avmfs.views import graph as drawing
 from avmfs.views import overview as views
 from avmfs.views import registry
 from avmfs.views.bundle import LEAST, bundled
+from avmfs.views.listing import in_tree
 from avmfs.views.overview import Note, noted
 
 FETCHED = 50  # targets of one fetch
@@ -47,7 +48,7 @@ def tree(memory: Memory, path: str = "/memory", depth: int = 3, limit: Page = 10
             if level:
                 found.append({"path": paths.text(name), "kind": here.kind.name.lower(), "depth": level})
             if here.kind is Kind.DIRECTORY and level < depth:
-                below = sorted(reader.children(here.id), key=lambda n: (n.kind is not Kind.DIRECTORY, n.name))
+                below = in_tree(reader, here.id)
                 waiting += [(child, name.rstrip(b"/") + b"/" + child.name, level + 1) for child in reversed(below)]
     return {"path": paths.text(top), "text": text, "entries": found[:limit], "more": len(found) > limit}
 
@@ -169,6 +170,7 @@ def delta(memory: Memory, path: str = "/memory", peek: bool = False) -> dict[str
     """What is new in a file or below a directory since this agent's mark, which then moves unless it is a ``peek``.
     {"path", "changed", "text"}."""
     rendered, where = _rendered(memory, path, "delta", {"peek": "1" if peek else "0"})
+    files.require_sendable(rendered.data, path)
     if rendered.at_end is not None:
         rendered.at_end()
     text = rendered.data.decode("utf-8", "surrogateescape")

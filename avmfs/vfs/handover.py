@@ -13,6 +13,7 @@ from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.vfs.address import Address, Alias, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
+from avmfs.vfs.inject import InjectedHandle, Injection
 from avmfs.vfs.live_handle import LiveHandle
 from avmfs.vfs.virtual_handles import MailHandle, PastHandle, QuestionHandle, ViewHandle, VirtualHandle
 from avmfs.views import AtEnd, Context, Rendered
@@ -70,14 +71,17 @@ def plain_handle(handle: VirtualHandle) -> list[Any]:
         what = ["live", handle.node, [*handle.parts], bytes(handle.data), handle.emptied]
     elif isinstance(handle, PastHandle):
         what = ["past", list(handle.memory.then or ()), handle.node]
+    elif isinstance(handle, InjectedHandle):
+        what = ["injected", handle.node]
     else:
         assert isinstance(handle, QuestionHandle)
         what = ["question", handle.whole_name]
     return [what, handle.readable, handle.writable, shown]
 
 
-def handle_from(memory: Memory, values: list[Any]) -> VirtualHandle:
-    """Inverse of plain_handle. Raises Invalid for a view that there is no more."""
+def handle_from(memory: Memory, values: list[Any], injection: Injection | None = None) -> VirtualHandle:
+    """Inverse of plain_handle; ``injection`` is the mount's, where it has one. Raises Invalid for a view that there is
+    no more."""
     (kind, *what), readable, writable, shown = values
     if kind == "mail":
         return MailHandle(memory, what[0])
@@ -85,6 +89,8 @@ def handle_from(memory: Memory, values: list[Any]) -> VirtualHandle:
         return LiveHandle(memory, what[0], tuple(what[1]), what[2], readable, emptied=what[3])
     if kind == "past":
         return PastHandle(memory.at(Moment(*what[0])), what[1])
+    if kind == "injected":
+        return (injection or Injection(memory)).opened(what[0], shown[0])
     if kind == "question":
         rendered = None if shown is None else Rendered(shown[0])
         return QuestionHandle(memory, what[0], readable, writable, None, None, rendered)

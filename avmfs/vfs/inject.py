@@ -1,24 +1,25 @@
 """Urgent mail inside file reads, on a read-only mount that asks for it (``urgent: inject``).
 
-Owns which bytes such a mount shows for a file and how many it says there are. A file is read as its ``:annotated``
-view: rendered once at open, so that what is read fits the size that fstat(2) tells for as long as it is open. Called by
-the tree and by what makes attributes. A writable mount never injects: an editor would save the banner into the file.
+Owns which bytes such a mount shows for a file and how many it says there are. A file is its own bytes, below the banner
+while urgent mail is unread: put together once at open, so that what is read fits the size that fstat(2) tells for as
+long as it is open. Called by the tree, by what makes attributes, and by who takes a mount over. A writable mount never
+injects: an editor would save the banner into the file.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from avmfs import paths, views
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.vfs.virtual_handles import ViewHandle
-from avmfs.views import View
+from avmfs.vfs.virtual_handles import VirtualHandle
+from avmfs.views import Rendered
+from avmfs.views.shape import whole
 
 LARGEST: Final = 16 * 1024 * 1024  # a file above it is shown as it is: its bytes are not held for every reader
-VIEW: Final = "annotated"
 
 
 class Injection:
@@ -39,19 +40,24 @@ class Injection:
         with self._mutex:
             if sizes := self._open.get(node.id):
                 return sizes[-1]
-        return node.size + len(self._memory.banner().encode("utf-8", "surrogateescape"))
+        return node.size + len(self._banner())
 
     def open(self, node: Node) -> InjectedHandle | None:
         """A handle for reading; None for what is read as it is. Raises NotFound for an unlinked file."""
-        view = views.find(VIEW, node)
-        if view is None or not self.concerns(node):
+        if not self.concerns(node):
             return None
         with self._memory.reading() as reader:
-            path = reader.path(node.id)
-        handle = InjectedHandle(self._memory, view, node, path, self._closed)
+            data = whole(reader, reader.node(node.id))
+        return self.opened(node.id, self._banner() + data)
+
+    def opened(self, node: int, data: bytes) -> InjectedHandle:
+        """A handle that shows these bytes, which it does for whoever takes it over, too."""
         with self._mutex:
-            self._open.setdefault(node.id, []).append(handle.size)
-        return handle
+            self._open.setdefault(node, []).append(len(data))
+        return InjectedHandle(self._memory, node, data, self._closed)
+
+    def _banner(self) -> bytes:
+        return self._memory.banner().encode("utf-8", "surrogateescape")
 
     def _closed(self, node: int, size: int) -> None:
         with self._mutex:
@@ -61,13 +67,11 @@ class Injection:
                 del self._open[node]
 
 
-class InjectedHandle(ViewHandle):
-    """A file as its annotated view, which it is for whoever takes it over, too."""
-
-    def __init__(self, memory: Memory, view: View, node: Node, path: bytes, closed: Callable[[int, int], None]) -> None:
-        super().__init__(memory, view, node, path, paths.ViewName(node.name, view.name), True, False)
-        self.size = 0 if self.rendered is None else len(self.rendered.data)
-        self._closed = closed
+class InjectedHandle(VirtualHandle):
+    def __init__(self, memory: Memory, node: int, data: bytes, closed: Callable[[int, int], None]) -> None:
+        super().__init__(memory, True, False)
+        self.node, self.rendered = node, Rendered(data)
+        self._closed = partial(closed, node, len(data))
 
     def release(self) -> None:
-        self._closed(self.context.node.id, self.size)
+        self._closed()

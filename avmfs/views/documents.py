@@ -272,6 +272,8 @@ def write_links(ctx: Context, text: str) -> None:
         here = reader.path(ctx.node.id).rpartition(b"/")[0]
         for remove, said in _parse_links(text):
             target, kind = _linked(ctx, reader, here, said)
+            if target.document is None or (target.id == ctx.node.id and not remove):
+                raise Invalid(f":links: {said[:80]!r}: a file is linked to other files")
             asked.append((remove, target.id, kind))
     for remove, target_id, kind in asked:
         if remove:

@@ -23,6 +23,7 @@ from avmfs.node import Change, Document, Kind, Version, signed
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
+from avmfs.text.escapes import visible
 from avmfs.views.difference import Effort, kept, unified
 from avmfs.views.registry import AtEnd, Context, Rendered, by_lines, ending, view, writes
 from avmfs.views.shape import heading, lines, size, whole
@@ -50,15 +51,17 @@ class VersionNumber(int):
 def history(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         versions = reader.versions(reader.document(reader.node(ctx.node.id)).id)
-    older = [version.size for version in versions[1:]] + [0]
-    return lines(
-        (
-            f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {version.type}"
-            f"  {signed(version.author, version.route)}"
-            f"  {size(version.size)} ({version.size - before:+d} byte{'' if abs(version.size - before) == 1 else 's'})"
-            for version, before in zip(versions, older, strict=False)
-        ),
-        "no versions",
+    before = {1: 0} | {version.number + 1: version.size for version in versions}
+    return lines((_version(ctx, version, before.get(version.number)) for version in versions), "no versions")
+
+
+def _version(ctx: Context, version: Version, before: int | None) -> str:
+    """``before``: the size of the one before, None where that is not kept."""
+    grown = 0 if before is None else version.size - before
+    change = "" if before is None else f" ({grown:+d} byte{'' if abs(grown) == 1 else 's'})"
+    return (
+        f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {version.type}"
+        f"  {signed(version.author, version.route)}  {size(version.size)}{change}"
     )
 
 
@@ -69,7 +72,7 @@ def blame(ctx: Context) -> str:
         above = heading(reader, node)
     return above + lines(
         (
-            f"v{by.number}  {mail.show_time(by.at, ctx.memory.zone)}  {by.author}  {line.rstrip(chr(10))}"
+            f"v{by.number}  {mail.show_time(by.at, ctx.memory.zone)}  {by.author}  {visible(line.rstrip(chr(10)))}"
             for by, line in found
         ),
         "no lines",

@@ -79,11 +79,15 @@ def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
     return "\n".join(lines) + "\n" if len(lines) > 1 else "(empty)\n"
 
 
+def in_tree(reader: Reader, directory: int) -> list[Node]:
+    """What a tree shows of a directory, in its order; of the root not what is aside."""
+    children = [node for node in reader.children(directory) if directory != ROOT or node.id not in ASIDE]
+    return sorted(children, key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
+
+
 def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator[str]:
     calls.go_on()
-    children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
-    if directory.id == ROOT:
-        children = [node for node in children if node.id not in ASIDE]
+    children = in_tree(reader, directory.id)
     for node in children[:TREE_ENTRIES]:
         name = paths.printable(node.name)
         if node.kind is Kind.SYMLINK:

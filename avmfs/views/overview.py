@@ -89,6 +89,7 @@ def first_line(hit: Hit) -> str:
 
 
 LINE: Final = 80
+MOST: Final = 10_000  # notes of one answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Note:
 
 @view("timeline", "directory", summary="notes of the last `days`, by day, newest first", prose=True)
 def timeline(
-    ctx: Context, *, days: Annotated[float, Range(0, 100_000)] = 7, limit: Annotated[int, Range(1, 10_000)] = 100
+    ctx: Context, *, days: Annotated[float, Range(0, 100_000)] = 7, limit: Annotated[int, Range(1, MOST)] = 100
 ) -> str:
     memory = ctx.memory
     with memory.reading() as reader:
@@ -117,19 +118,24 @@ def timeline(
         blocks.setdefault(f"## {at:%Y-%m-%d}", []).append(line)
     if not blocks:
         return f"(nothing in the last {days:g} days)\n"
-    rest = [f"({total - limit} more: limit={total})"] if total > limit else []
-    return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *rest]) + "\n"
+    return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *_left(total, limit)]) + "\n"
 
 
 @view("cold", "directory", summary="notes of `days` ago and before, by their date, oldest first")
 def cold(
-    ctx: Context, *, days: Annotated[float, Range(0, 100_000)] = 90, limit: Annotated[int, Range(1, 10_000)] = 100
+    ctx: Context, *, days: Annotated[float, Range(0, 100_000)] = 90, limit: Annotated[int, Range(1, MOST)] = 100
 ) -> str:
     with ctx.memory.reading() as reader:
         under = reader.path(ctx.node.id)
     found, total = noted(ctx.memory, under, days, limit, cold=True)
-    rest = [f"({total - limit} more: limit={total})"] if total > limit else []
-    return lines([*(dated(ctx.memory, note) for note in found), *rest], f"nothing of {days:g} days ago or before")
+    rows = [*(dated(ctx.memory, note) for note in found), *_left(total, limit)]
+    return lines(rows, f"nothing of {days:g} days ago or before")
+
+
+def _left(total: int, limit: int) -> list[str]:
+    """How many more there are, and with which limit these come, or as many as one answer has."""
+    more = f": limit={min(total, MOST)}" if limit < MOST else ""
+    return [f"({total - limit} more{more})"] if total > limit else []
 
 
 def dated(memory: Memory, note: Note) -> str:

@@ -66,8 +66,14 @@ def quarantine(ctx: Context, *, limit: Annotated[int, Range(1, 1000)] = 100) -> 
     "quarantine", "`@k7f2` or a path, one a line: lets it out", check=by_lines(lambda text: _asked(text)), once=True
 )
 def write_quarantine(ctx: Context, text: str) -> None:
-    for each in _asked(text):
-        let_out(ctx.memory, each)
+    with ctx.memory.reading() as reader:
+        nodes = dict.fromkeys(ctx.memory.resolve(reader, each) for each in _asked(text))
+        for node in nodes:
+            reader.visible.require(node.scope)
+            if node.scope not in reader.visible.held:
+                raise Invalid(":quarantine: not in quarantine", paths.text(reader.path(node.id)))
+    for node in nodes:
+        ctx.memory.submit("let_out", node=node.id)
 
 
 def _asked(text: str) -> list[str]:

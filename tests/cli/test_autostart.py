@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -207,6 +208,28 @@ def test_who_looks_at_what_happens_is_heard_while_there_is_none(fresh: Shell) ->
         terminal.typed("q")
     finally:
         terminal.end()
+
+
+def test_who_watches_changes_of_one_that_is_gone_for_good_says_so_and_how_that_ends(
+    fresh: Shell, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    fresh.run("write", "/shared/early.md", "x")
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's job ignores it
+    command = [sys.executable, "-c", code + "from avmfs.cli.main import main; main()", "watch", "--since", "0"]
+    with (
+        said.open("wb") as err,
+        subprocess.Popen(command, env=fresh.environ, stdout=subprocess.PIPE, stderr=err) as watching,
+    ):
+        try:
+            assert watching.stdout is not None and b"early.md" in watching.stdout.readline()
+            daemon(fresh.environ, "stop")
+            until(lambda: b"waiting for an answer, until ^C\n" in said.read_bytes() or watching.poll() is not None)
+            watching.send_signal(signal.SIGINT)
+            until(lambda: watching.poll() is not None)
+        finally:
+            watching.kill()
+    assert watching.returncode == 130 and said.read_text().count("until ^C") == 1, said.read_text()
 
 
 def test_one_that_cannot_start_is_told_of_once_and_the_command_works_without(fresh: Shell) -> None:

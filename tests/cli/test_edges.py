@@ -172,6 +172,15 @@ def test_more_than_a_daemon_takes_at_once_is_told_before_it_is_sent(world: World
         api.delete("/private/big")
 
 
+def test_news_that_no_answer_can_carry_are_not_marked_as_read(world: World) -> None:
+    avm = Shell(world.environ)
+    for _ in range(5):
+        avm.run("append", "/shared/long", data=b"x" * (13 * 1024 * 1024))
+    assert "mount" in avm.complaint("delta", "/shared/long", agent="bob", code=1)
+    assert avm.out("read", "/shared/long:mark", agent="bob").startswith("marked: never")
+    avm.run("rm", "/shared/long")
+
+
 def test_an_error_names_the_path_and_its_advice_is_about_it(opened: Open) -> None:
     avm = opened("alice")
     avm.write("/shared/f.md", "x")
@@ -184,6 +193,18 @@ def test_an_error_names_the_path_and_its_advice_is_about_it(opened: Open) -> Non
         with pytest.raises(kind) as caught:
             call()
         assert str(caught.value).startswith(f"{path}: "), caught.value
+
+
+def test_a_view_that_is_written_of_what_is_not_there_is_not_found(opened: Open, alone: Shell) -> None:
+    avm = opened("alice")
+    avm.write("/shared/there.md", "x")
+    for path in ("/shared/nope.md:ttl", "/shared/nope/nope.md:tags", "/shared/there.md:list"):
+        with pytest.raises(FileNotFoundError) as caught:
+            avm.write(path, "2h")
+        assert caught.value.filename == path
+    with pytest.raises(FileNotFoundError):
+        avm.agent_memory().share("/shared/nope.md", ["bob"])
+    assert "no such" in alone.complaint("write", "/shared/nope.md:ttl", "2h", code=1).lower()
 
 
 def test_advice_fits(alone: Shell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
@@ -148,6 +149,19 @@ def test_each_backup_is_its_own_moment_and_the_oldest_go(path: Path, tmp_path: P
         archive.check(folder, each)
     with pytest.raises(NotFound, match="that old"):
         backups.restore(folder, tmp_path / "x" / "avm.db", moments[0].at)
+
+
+@pytest.mark.parametrize("part", [400, 600])
+def test_the_time_that_is_told_of_a_backup_is_that_backups(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setenv("AVM_CONFIG_DIR", str(tmp_path / "c"))
+    monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_123_456_000 + part)
+    back_up(path, tmp_path / "kept")
+    told = json.loads(CliRunner().invoke(avm, ["--json", "backup", "list", str(tmp_path / "kept")]).stdout)
+    at = ["--at", told[0]["at"], "--to", str(tmp_path / "to")]
+    done = CliRunner().invoke(avm, ["--json", "backup", "restore", str(tmp_path / "kept"), *at])
+    assert done.exit_code == 0 and json.loads(done.stdout)["name"] == told[0]["name"], done.output
 
 
 def test_the_newest_backup_is_the_one_made_last_whatever_a_clock_said(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ and mtimes are the same, after a restart and after the past has been trimmed aro
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -234,6 +235,29 @@ def test_the_past_is_what_a_plain_copy_of_it_was(world: World, seed: int) -> Non
         world.store.submit(OPERATOR, "remove_snapshot", name=name)
     _trim(world)
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
+
+
+@pytest.mark.parametrize("part", [456_400, 456_600])
+def test_a_time_that_is_told_of_a_change_names_what_that_change_made(world: World, part: int) -> None:
+    world.now += part
+    for text in (b"one", b"two"):
+        world.write(ALICE, "memory/shared/plan", text)
+    hers = memory(world, ALICE)
+    versions = methods.call(hers, "history", {"path": "/shared/plan"})["versions"]
+    changed = methods.call(hers, "recent", {"path": "/shared"})["changes"]
+    about = json.loads(methods.call(hers, "read", {"path": "/shared/plan:meta"})["data"])
+    assert about["updated"] == changed[0]["at"] == versions[0]["at"]
+    for told, text in zip(versions, (b"two", b"one"), strict=True):
+        then = {"path": f"/@{told['at']}/shared/plan"}
+        assert methods.call(hers, "read", then)["data"] == text
+        assert methods.call(hers, "version", {"path": "/shared/plan", "at": told["at"]})["data"] == text
+    since = {"path": "/shared", "since": versions[0]["at"]}
+    assert [each["at"] for each in methods.call(hers, "recent", since)["changes"]] == [versions[0]["at"]]
+    world.now += 40 * DAY
+    _trim(world)
+    with pytest.raises(NotFound, match="the past is kept from") as refused:
+        hers.moment("1999-01-01")
+    assert hers.moment(refused.value.reason.split()[-2]).seq == world.seq()
 
 
 @pytest.mark.parametrize("seed", [3, 4])

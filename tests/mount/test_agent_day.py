@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -17,10 +19,11 @@ pytestmark = pytest.mark.mount
 
 TREE = Path(__file__).parents[2]
 SCRIPT = TREE / "examples/agent_day.sh"
+GUIDE = TREE / "docs/guides/shell.md"
 
 
 def test_the_guide_shows_the_script_as_it_is() -> None:
-    shown = re.search(r"```sh\n(#!/bin/sh\n.*?)```", (TREE / "docs/guides/shell.md").read_text(), re.DOTALL)
+    shown = re.search(r"```sh\n(#!/bin/sh\n.*?)```", GUIDE.read_text(), re.DOTALL)
     assert shown is not None and shown[1] == SCRIPT.read_text()
 
 
@@ -74,3 +77,30 @@ def test_a_day_from_the_inbox_to_the_handoff(alice: Path, bob: Path) -> None:
     assert "0 unread" in cat(bob / ":inbox").splitlines()[0]
     assert cat(bob / "memory/shared/:delta") == "(no changes)\n"
     assert "Handoff" in cat(bob / ":recall?q=what is left open of the release&min_relevance=0")
+
+
+def test_the_loop_that_the_guide_shows_handles_each_message_once(tmp_path: Path, alice: Path, bob: Path) -> None:
+    shown = re.search(r"^ +(while :; do cat ':inbox.*?)```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    (tmp_path / "handle").write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/handled\n')
+    (tmp_path / "handle").chmod(0o755)
+    (tmp_path / "handled").touch()
+    said = ["loop 1", "loop 2", "loop 3"]
+
+    def handled() -> list[str]:
+        bodies = [json.loads(line)["body"].strip() for line in (tmp_path / "handled").read_text().splitlines()]
+        return [body for body in bodies if body in said]
+
+    def say(body: str) -> None:
+        echo(body, alice / "tell/bob")
+        until(lambda: body in handled())
+
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    loop = subprocess.Popen(["sh", "-c", shown[1]], cwd=bob, env=path, start_new_session=True)
+    try:
+        for body in said:
+            say(body)
+    finally:
+        os.killpg(loop.pid, signal.SIGKILL)
+        loop.wait(60)
+    assert handled() == said

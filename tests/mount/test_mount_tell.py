@@ -386,6 +386,18 @@ def test_a_read_only_mount_that_injects_has_the_banner_in_file_reads(alice: Path
     assert cat(eve / "shared/inj.md:data") == data.decode()
 
 
+def test_a_mount_that_injects_has_but_the_bytes_of_what_is_not_to_be_trusted(alice: Path, eve: Path) -> None:
+    (alice / "shared/web.md").write_text("x\n")
+    echo('{"sources": ["web"]}', alice / "shared/web.md:meta")
+    path = eve / "shared/web.md"
+    assert _sizes(path) == (2, 2, 2, b"x\n")
+    assert cat(eve / "shared/web.md:annotated") == "# untrusted: web\nx\n"
+    echo("stop the press", alice / "tell/eve?priority=urgent")
+    *sizes, read = _sizes(path)
+    assert read.startswith(b"=== 1 urgent message") and read.endswith(b"\n=== end of urgent ===\n\nx\n")
+    assert sizes == [len(read)] * 3
+
+
 def test_an_open_file_stays_as_it_was_while_mail_comes_and_goes(alice: Path, eve: Path) -> None:
     (alice / "shared/held.md").write_text("held\n")
     path = eve / "shared/held.md"
@@ -400,6 +412,18 @@ def test_an_open_file_stays_as_it_was_while_mail_comes_and_goes(alice: Path, eve
         cat(eve / ":inbox?mark=read")
         assert os.fstat(marked.fileno()).st_size == size == len(beginning) + len(marked.read())
     assert _sizes(path) == (5, 5, 5, b"held\n")
+
+
+@HAS_SUCCESSOR
+def test_an_open_file_stays_as_it_was_over_a_kill(world: World, alice: Path, eve: Path) -> None:
+    (alice / "shared/killed.md").write_text("held\n")
+    path = eve / "shared/killed.md"
+    with open(path, "rb", buffering=0) as plain:
+        assert os.fstat(plain.fileno()).st_size == 5
+        echo("first", alice / "tell/eve?priority=urgent")
+        _kill_mount(world, "eve")
+        assert os.fstat(plain.fileno()).st_size == 5 and plain.read() == b"held\n"
+    assert os.stat(path).st_size == len(cat_bytes(path)) > 5
 
 
 def test_an_injecting_mount_can_mark_but_write_nothing(alice: Path, eve: Path) -> None:

@@ -39,7 +39,7 @@ CONTENT_COMMANDS, CONTENT_TOOLS = (
     {"read", "fetch", "diff", "delta", "history"},
     {"avm_read", "avm_fetch", "avm_history"},
 )
-CONTENT_VIEWS = {"data", "delta", "diff", "annotated", "blame"}
+CONTENT_VIEWS = {"data", "delta", "diff", "annotated"}
 RAW_VIEWS = {"path", "next"}
 # Content is not a name: what is stored under it comes back as bytes.
 BODIES = {"content", "text", "body", "data", "file_text", "insert_text", "old_str", "new_str"}

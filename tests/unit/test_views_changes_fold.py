@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 
 from avmfs.agents.changes import Fold
@@ -86,3 +89,26 @@ def test_what_one_did_oneself_is_known_and_not_told(rows: list[str], expected: l
 
 def test_below_the_root_everything_is() -> None:
     assert told("create /a", "rename /b/c /d/c", below="", but_by=None) == ["A /a", "R /b/c /d/c"]
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_many_renames_cost_grows_with_their_number_alone(kind: str) -> None:
+    def calls(renames: int) -> int:
+        fold, seen = Fold(b"/d", "me"), 0
+
+        def see(*_: Any) -> None:
+            nonlocal seen
+            seen += 1
+
+        sys.setprofile(see)
+        try:
+            for number in range(renames):
+                old, new = b"/d/.%d" % number, b"/d/%d" % number
+                made = old if kind == "file" else old + b"/a"
+                fold.take(Change(2 * number, 1, "create", "you", 1, 1, None, made, None))
+                fold.take(Change(2 * number + 1, 1, "rename", "you", 1, 1, None, new, old))
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    assert calls(400) < 3 * calls(200)

@@ -234,12 +234,18 @@ def test_a_bad_link_changes_nothing(world: World, text: str, error: type[Excepti
     assert alice.cat(f"{NOTE}:links") == "(no links)\n"
 
 
-def test_one_bad_line_refuses_all_lines(world: World) -> None:
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [("nothing.md", NotFound), ("note.md", Invalid), ("sub", Invalid), ("-sub", Invalid)],
+)
+def test_one_bad_line_refuses_all_lines(world: World, bad: str, error: type[Exception]) -> None:
     alice = world.agent("alice")
     alice.put("/shared/other.md", "x")
-    with pytest.raises(NotFound):
-        alice.echo("other.md\nnothing.md\n", f"{NOTE}:links")
-    assert alice.cat(f"{NOTE}:links") == "(no links)\n"
+    alice.put("/shared/sub/c.md", "x")
+    alice.echo("sub/c.md\n", f"{NOTE}:links")
+    with pytest.raises(error):
+        alice.echo(f"other.md\n-sub/c.md\n{bad}\n", f"{NOTE}:links")
+    assert alice.cat(f"{NOTE}:links") == "-> /memory/shared/sub/c.md (related)\n"
 
 
 def test_what_a_handle_has_applied_is_not_applied_again_with_its_next_lines(world: World) -> None:

@@ -41,6 +41,9 @@ def test_what_is_aside_is_in_no_list_of_the_root_and_there_by_name(world: World)
     alice = world.agent("alice")
     alice.put("/shared/a.md", "x")
     assert alice.cat("/:list") == "-      memory/\n" and "trash" not in alice.cat("/:tree?depth=1")
+    told = methods.call(alice.memory, "tree", {"path": "/", "depth": 3})["entries"]
+    assert [entry["path"] for entry in told if entry["depth"] == 1] == ["/memory"]
+    assert "/memory/shared/a.md" in [entry["path"] for entry in told]
     with alice.memory.reading() as reader:
         assert [entry.path for entry, _ in reader.listing(ROOT, limit=9, offset=0)[0]] == [b"/memory"]
         assert reader.listing(ROOT, limit=9, offset=0)[1] == 1

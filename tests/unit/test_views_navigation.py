@@ -20,8 +20,9 @@ from avmfs.search.explain import Words, matched
 from avmfs.search.indexer import embed_pending
 from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted
+from avmfs.views import overview
 from avmfs.views.listing import TREE_ENTRIES
-from avmfs.views.overview import noted
+from avmfs.views.overview import Note, noted
 from tests.unit.views_fixtures import Agent, World, given_up, opened
 
 SECRET = "/private/secret.md"
@@ -289,6 +290,16 @@ def test_what_is_cold_is_told_oldest_first_below_the_directory_and_only_as_the_a
     assert "hers" not in bob.cat("/:cold?days=30") and "/memory/shared/40.md" in bob.cat("/shared/:cold?days=30")
     assert bob.cat("/shared/:cold?days=30&limit=1").endswith("(1 more: limit=2)\n")
     assert bob.cat("/shared/:cold") == "(nothing of 90 days ago or before)\n"
+
+
+def test_a_limit_that_is_advised_is_one_that_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = world.agent("alice")
+    many = [Note(b"/memory/shared/a.md", "k7f2", "alice", world.clock(), "a")], 25_000
+    monkeypatch.setattr(overview, "noted", lambda *_, **__: many)
+    for name in ("timeline", "cold"):
+        advised = re.fullmatch(r"\(24900 more: (limit=\d+)\)", alice.cat(f"/:{name}").splitlines()[-1])
+        assert advised is not None
+        assert alice.cat(f"/:{name}?{advised[1]}").endswith("(15000 more)\n")
 
 
 # :tree

@@ -11,7 +11,7 @@ import pytest
 
 from avmfs import paths, views
 from avmfs.access import Policy
-from avmfs.errors import Invalid
+from avmfs.errors import Invalid, NotFound
 from avmfs.node import Kind
 from avmfs.trust import Trusted
 from avmfs.views import View, about, registry
@@ -263,6 +263,18 @@ def test_what_is_let_out_line_by_line_is_let_out_once(tmp_path: Path) -> None:
         assert alice.cat("/:quarantine") == "(nothing in quarantine)\n"
         with pytest.raises(Invalid, match="not in quarantine"):
             alice.echo("/shared/a.md\n", "/:quarantine")
+
+
+@pytest.mark.parametrize(("bad", "error"), [("/shared/none.md", NotFound), ("/shared/free.md", Invalid)])
+def test_one_bad_line_lets_nothing_out(tmp_path: Path, bad: str, error: type[Exception]) -> None:
+    with opened(tmp_path, Policy(trusted=(Trusted("web", "/*", "quarantine"),))) as world:
+        alice = world.agent("alice")
+        for name in ("held", "free"):
+            alice.put(f"/shared/{name}.md", f"page {name}")
+        alice.memory.submit("set_sources", node=alice.node("/shared/held.md").id, sources=["web"])
+        with pytest.raises(error):
+            alice.echo(f"/shared/held.md\n{bad}\n", "/:quarantine")
+        assert alice.cat("/:quarantine").endswith("/memory/shared/held.md\n")
 
 
 def test_a_handle_that_is_kept_open_takes_one_value_after_the_other(world: World) -> None:

@@ -57,11 +57,12 @@ def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int |
         unchanged = seen == newest_seen(db, visible)
         at = now if unchanged else db.execute("select at from log where seq = ?", (seen,)).get or 0
     else:
-        if when > now:
+        if when // 1000 > now // 1000:  # times are told in us
             raise NotFound("that is yet to come")
         seq, at = _newest_until(db, when, now, max(first, 1) - 1, newest), when
     if seq < max(first, 1):
-        raise NotFound(f"the past is kept from {datetime.fromtimestamp(since / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ} on")
+        whole = -(-since // 10**9)  # the first second that is not refused
+        raise NotFound(f"the past is kept from {datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%SZ} on")
     return Moment(seq, at or since)
 
 
