@@ -53,7 +53,8 @@ class _Lasting:
                 if time.monotonic() >= self._until:
                     raise
                 if not told:
-                    print(f"avm: {e}; waiting for an answer, until ^C", file=sys.stderr)
+                    end = ", until ^C" if self._until == float("inf") else ""
+                    print(f"avm: {e}; waiting for an answer{end}", file=sys.stderr)
                 told = True
                 time.sleep(AGAIN_S)
 
