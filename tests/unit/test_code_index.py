@@ -145,7 +145,7 @@ def test_only_what_changed_is_written_and_what_moved_keeps_its_document(world: W
     alice = door(world, "alice")
     first = scanning.scan(alice, "house", code)
     assert (first.files, first.added, first.languages) == (2, 2, {"java": 1, "python": 1})
-    before, seq = sources(world), world.store.submit(Principal("o", operator=True), "reindex") and newest(world)
+    before, seq = sources(world), newest(world)
     assert set(before) == {"INDEX.md", "src/door.py.md", "src/RoofTop.java.md"}
     again = scanning.scan(alice, "house")
     assert (again.added, again.changed, again.moved, again.removed, newest(world)) == (0, 0, 0, 0, seq)
@@ -298,7 +298,7 @@ def test_it_is_found_below_index_alone_and_by_words_alone(world: World, code: Pa
     assert "open_door" in alice.call("recall", q="open door key", min_relevance=0.0, under="/index")["text"]
     waiting = world.store.queue_lengths()
     assert waiting == (0, 1), "the note's vectors alone"
-    world.store.submit(Principal("o", operator=True), "reindex", model="m")
+    world.store.submit(Principal("o", operator=True), "follow_model", model="m", dimension=3)
     assert world.store.queue_lengths() == (0, 1)
 
 
