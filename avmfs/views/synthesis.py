@@ -52,7 +52,8 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
         of = None if node.document is None else {here, *linked_with(reader, here, 1)}
         within = None if of is None else [it for path in of if (it := document_at(reader, path)) is not None]
         title = paths.printable(node.name) if q is None else one_line(q, 200)
-    question = q if q is not None else os.path.splitext(paths.text(node.name))[0].replace("-", " ")
+    named = segment.as_question(os.path.splitext(paths.text(node.name))[0].replace("-", " "))
+    question = named if q is None else q
     under = parts(here) if of is None else ()
     recalled = memory.search(question, limit=SOURCES, under=under, within=within)
     least = memory.around.search.min_relevance

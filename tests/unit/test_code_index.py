@@ -307,6 +307,7 @@ def test_a_question_finds_the_place(world: World, code: Path) -> None:
     scanning.scan(alice, "house", code)
     for question, first in {
         "who lets somebody in": "src/door.py:1 open_door",
+        "who does NOT let somebody in": "src/door.py:1 open_door",
         "keeping the rain out": "src/RoofTop.java:1 RoofTop.keepRainOut",
         "keepRainOut": "src/RoofTop.java:1 RoofTop.keepRainOut",
         "roof top": "src/RoofTop.java:1 RoofTop",
@@ -391,6 +392,13 @@ def test_a_note_shows_who_calls_what_it_defines_and_what_that_calls(world: World
     assert alice.cat(f"{note}:callees?name=nothing") == "(none)\n" == alice.cat("/index/house/INDEX.md:callers")
     alice.put("/memory/a.md", "## turn (function, line 1)\n    def turn()\ncalls: snap\n")
     assert alice.cat("/memory/a.md:callees") == "(none)\n"
+
+
+def test_what_is_called_NOT_has_callers_and_keeps_nobody_elses_back(world: World, code: Path) -> None:
+    (code / "src" / "logic.py").write_text("def NOT(x): pass\ndef ALSO(x): NOT(x)\ndef EITHER(x): ALSO(x)\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    said = world.agent("alice").cat("/index/house/src/logic.py.md:callers")
+    assert [line.split()[1] for line in said.splitlines()] == ["NOT", "ALSO", "ALSO", "EITHER"]
 
 
 def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code: Path) -> None:

@@ -397,6 +397,8 @@ def test_a_synthesis_of_what_it_is_called(world: World, place: str) -> None:
     assert "- Tomatoes like it warm. [1]" in alice.cat(f"{place}:synthesis")
     alice.put("/shared/1-tomatoes/x.md", "Tomatoes like it warm.")
     assert "- Tomatoes like it warm. [1]" in alice.cat("/shared/1-tomatoes/:synthesis")
+    alice.put("/shared/do-NOT-water.md", "You should NOT water at noon.")
+    assert "- You should NOT water at noon. [1]" in alice.cat("/shared/do-NOT-water.md:synthesis")
 
 
 # :savings
