@@ -21,12 +21,12 @@ from avmfs.search.duplicates import opposed
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
-from avmfs.text import passages, segment
+from avmfs.text import passages, segment, sniff
 from avmfs.text.escapes import escaped
 from avmfs.text.segment import one_line
 from avmfs.trust import marked
 from avmfs.views.registry import Context, view
-from avmfs.views.shape import lines, parts, whole
+from avmfs.views.shape import lines, parts
 
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
@@ -119,7 +119,7 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
         node = reader.node(ctx.node.id)
         here = reader.path(node.id)
         linked = linked_with(reader, here, depth)
-        text = whole(reader, node)[: 4 * ASKED].decode("utf-8", "replace")[:ASKED]
+        text = sniff.beginning(reader.read(node.id, 0, 4 * ASKED))[:ASKED]
     rows = [f"{paths.printable(path)}  ({escaped(kind)})" for path, kind in linked.items()]
     answer = memory.search(segment.as_question(text), limit=limit + len(linked) + 1) if limit else None
     least = memory.around.search.min_relevance
