@@ -5,8 +5,9 @@
 DATA/agent.memories.jsonl are the notes that everything stands beside. ``data/updates.jsonl`` has facts and what
 replaced them, by kind (number, date, name, negation, state, preference, place, version, owner, language),
 ``DATA/updates.dev.jsonl`` more; ``data/duplicates.jsonl`` has a note worded anew ("same"), with another value ("value")
-and of another thing ("matter"). Half of each is "dev", on which constants were chosen, half "held-out". Every newer
-note is remembered beside all older ones, by words alone, and taken away again.
+and of another thing ("matter"). Half of each is "dev", on which constants were chosen, half "held-out"; questions of
+"present" have words of the past and do not ask for it ("what must I run before I merge"). Every newer note is
+remembered beside all older ones, by words alone, and taken away again.
 
 *Proposed*: it is answered that the older one of its pair seems to be contradicted (right for updates and "value"), or
 any other note (wrong). *Duplicates*: `remember` names the other, consolidation merges the two. *Current*: the newer
@@ -138,7 +139,7 @@ def current(data: Path, all_pairs: Sequence[Pair], named: set[str]) -> dict[str,
     right["proposed ones linked"] = {
         one: right["all linked" if one in named else "no links"][one] for one in right["no links"]
     }
-    for split in SPLITS:
+    for split in (*SPLITS, "present"):
         some = [each["id"] for each in updates if each["split"] == split]
         for label, each in right.items():
             asked = ("newer first", "older first, asked for the past")

@@ -163,7 +163,7 @@ def callees(door: Door, name: str, project: str | None = None) -> list[Place]:
 def _candidates(door: Door, question: str, project: str | None, most: int) -> Iterator[Place]:
     tops = [modules.TOP] if project is None else [scanning.found(door, project)[0]]
     for top in tops:
-        for hit in door.call("search", q=question, limit=most, under=top, mode="lexical")["hits"]:
+        for hit in door.call("search", q=segment.as_question(question), limit=most, under=top, mode="lexical")["hits"]:
             try:
                 each = door.call("records", path=hit["path"], data=True)["records"][0]
             except NotFound:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
+from avmfs.search.tense import asks_for_past
 from avmfs.text import segment
 
 if TYPE_CHECKING:
@@ -72,16 +73,6 @@ _CHANGE: Final = re.compile(
     r"|from (?:today|this|next)|effective|corrected|correction|actually|ported|stopped"
     r"|nicht mehr|jetzt|seit|sondern|ya no|ahora|désormais|ne plus|больше не|теперь)\b"
     r"|不再|改为|改成|搬到|换成|变更|変更|لم يعد|الآن",
-    re.IGNORECASE,
-)
-_PAST: Final = re.compile(
-    r"\b(?:before|previous(?:ly)?|former(?:ly)?|earlier|(?<!how )old|older|original(?:ly)?|used to|at first|back then"
-    r"|first (?:plan\w*|thought|think|idea|announced?|choice|cho[os]en?|picked|meant|going to)"
-    r"|initial(?:ly)?|prior|in the past"
-    r"|(?:was|were|did|had|wrote|went)\b.{0,80}\b(?:in|during) (?:the |last )?(?:spring|summer|autumn|fall|winter)"
-    r"|(?:wurden?|waren?|hatten?|kam)\b.{0,80}\bim (?:Jan|Feb|März|Apr|Mai|Ju|Aug|Sep|Okt|Nov|Dez|Früh|Som|Her|Wint)\w*"
-    r"|vorher|früher|damals|bisher|zuvor|antes|anterior\w*|avant|auparavant|ancien\w*|раньше|прежде|прежн\w+)\b"
-    r"|以前|之前|原来|原先|过去|قبل|سابق",
     re.IGNORECASE,
 )
 _QUESTION: Final = 2000  # characters of a question that are read
@@ -137,26 +128,21 @@ def ordered(
     if behind:
         handles = dict.fromkeys(found[at].hit.handle for at in reversed(behind))
         found[sure[-1]] = replace(found[sure[-1]], replaces=tuple(handles))
-    wish = _wish(q, spans)
+    wish = _wish(q, spans, [found[at].hit.text for at in matter])
     order = [found[at] for at in sorted(matter, key=lambda at: wish(when(at)))]
     for at, one in zip(matter, order, strict=True):
         found[at] = replace(moved(one, hits[at]), matter=len(matter) > 1)
     return found
 
 
-def asks_for_past(q: str) -> bool:
-    """Return whether a question is about what was before."""
-    return _PAST.search(q[:_QUESTION]) is not None
-
-
 def _quoted(one: Scored) -> float:
     return one.parts.get("phrase", 0.0)
 
 
-def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
-    """By what the times of the notes of one matter are sorted for ``q``: newest first; oldest first if it asks for the
-    past; if it names days, from the newest that was true then."""
-    if asks_for_past(q):
+def _wish(q: str, spans: Sequence[Span], notes: Sequence[str]) -> Callable[[int], tuple[bool, int]]:
+    """By what the times of ``notes``, which are of one matter, are sorted for ``q``: newest first; oldest first if it
+    asks for the past; if it names days, from the newest that was true then."""
+    if asks_for_past(q, notes):
         return lambda time: (False, time)
     stop = max((last for _, last in spans), default=0)
     return lambda time: (0 < stop <= time, -time)

@@ -11,7 +11,7 @@ import copy
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -249,7 +249,7 @@ class Engine:
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = mode == "hybrid" and hits and (ranking.degraded or "").endswith(OTHER_MODEL)
         reasons = [None if unknown else ranking.degraded, unjudged, self._vouched[1]]
-        hits = [*hits, *_first(index, ranking.table, self._vouched[0], hits, under, min_relevance)][:limit]
+        hits = _with_vouched(index, ranking, self._vouched[0], hits, limit, under, min_relevance)
         if not one_per_document:
             hits += _rest(index, ranking.table, hits, under)
         more = int(np.count_nonzero(keep)) >= min(limit, semantic.DEPTH)
@@ -429,19 +429,31 @@ def _fetch(
     return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
 
 
-def _first(
+def _with_vouched(
     index: SearchIndex,
-    table: Columns,
+    ranking: Ranking,
     documents: Sequence[int],
-    hits: Sequence[Scored],
+    hits: list[Scored],
+    limit: int,
     under: tuple[bytes, ...],
     relevance: float,
 ) -> list[Scored]:
-    """The first passages of the ``documents`` that are not among the ``hits``, in their order."""
-    there = {scored.hit.document for scored in hits}
-    at = [np.flatnonzero(table.documents == each)[:1] for each in documents if each not in there]
+    """``limit`` of the hits, the last places of which, half of them at most, are for those of the ``documents`` that
+    are wanted and not among the others, in their order: a file by what it was found by, else by its first passage."""
+    table, wanted = ranking.table, True if ranking.wanted is None else ranking.wanted
+    found = {each.hit.document: replace(each, relevance=max(each.relevance, relevance)) for each in reversed(hits)}
+    at = [np.flatnonzero((table.documents == each) & wanted)[:1] for each in documents if each not in found]
     passages = [int(table.passages[each[0]]) for each in at if len(each)]
-    return [Scored(hit, 0.0, relevance, {}, {}) for hit in index.hits(passages, under)] if passages else []
+    for hit in index.hits(passages, under) if passages else ():
+        found[hit.document] = Scored(hit, 0.0, relevance, {}, {})
+    answers = [found[each] for each in dict.fromkeys(documents) if each in found]
+    keep, least = limit, (limit + 1) // 2
+    while True:
+        there = {each.hit.document for each in hits[:keep]}
+        late = [each for each in answers if each.hit.document not in there]
+        if len(late) <= limit - keep or keep == least:
+            return [*hits[:keep], *late][:limit]
+        keep = max(limit - len(late), least)
 
 
 def _rest(index: SearchIndex, table: Columns, hits: Sequence[Scored], under: tuple[bytes, ...]) -> list[Scored]:

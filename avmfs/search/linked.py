@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from avmfs.node import DISPUTES, Dispute
 from avmfs.search import current
+from avmfs.search.tense import asks_for_past
 
 if TYPE_CHECKING:
     from avmfs.search.engine import Scored
@@ -35,12 +36,20 @@ def replaced(links: Sequence[Dispute]) -> Mapping[int, frozenset[int]]:
 def heeded(links: Sequence[Dispute], hits: Sequence[Scored], q: str, spans: Sequence[current.Span]) -> list[Dispute]:
     """Those that the order of ``hits`` goes by: nothing supersedes another where ``q`` asks for the past, or for days
     (``spans``) that had ended when it was written, and not yet when the other was."""
-    past, stop = current.asks_for_past(q), max((last for _, last in spans), default=0)
-    late = {each.hit.document for each in hits if past or 0 < stop <= each.hit.updated}
+    if not links:
+        return []
+    stop = max((last for _, last in spans), default=0)
+    late = {each.hit.document for each in hits if 0 < stop <= each.hit.updated}
+    texts: dict[int, str] = {}
+    for each in hits:
+        texts[each.hit.document] = f"{texts.get(each.hit.document, '')}\n{each.hit.text}"
+
+    def holds(source: int, target: int) -> bool:
+        sides = [texts[each] for each in (source, target) if each in texts]
+        return not asks_for_past(q, sides) and (source not in late or target in late)
+
     return [
-        link
-        for link in links
-        if link.type != SUPERSEDES or link.source not in late or (not past and link.target in late)
+        link for link in links if link.type != SUPERSEDES or link.source not in texts or holds(link.source, link.target)
     ]
 
 

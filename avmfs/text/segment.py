@@ -52,7 +52,11 @@ _QUOTED: Final = re.compile(
     '"([^"]{2,300})"|“([^“”]{2,300})”|「([^「」]{2,300})」|『([^『』]{2,300})』|«([^«»]{2,300})»'
 )
 _SYNTAX: Final = re.compile(r"[\"'“”„«»「」『』]|\bNOT\b")
-_NOT: Final = re.compile(r"(?<!\S)NOT\s+(" + _QUOTED.pattern + r"|\S+)")
+# What is quoted is no syntax, however short or long it is.
+_NOT: Final = re.compile(
+    r"(?<!\S)NOT\s+(?P<unwanted>" + _QUOTED.pattern + r"|\S+)"
+    r'|(?<!\w)"[^"]*"|“[^“”]*”|「[^「」]*」|『[^『』]*』|«[^«»]*»'
+)
 # In the scripts of India a vowel is a mark on a letter, and no word is without them.
 _WORD: Final = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0966-\u0dff])+")
 # The stemmer of each script: the first code point, the first that is another script's, and a language of it. Words in
@@ -228,18 +232,19 @@ def only_function_words(text: str) -> bool:
 def unwanted(text: str) -> tuple[str, list[list[str]]]:
     """``text`` without each NOT in capitals and the word or quotation after it, and their index terms, in order.
 
-    Where nothing else stands, NOT is a word like others.
+    Inside a quotation, and where nothing else stands, NOT is a word like others.
     """
     start = text[:_QUOTED_IN]
-    rest = _NOT.sub(" ", start) + text[_QUOTED_IN:]
+    rest = _NOT.sub(lambda found: " " if found["unwanted"] else found[0], start) + text[_QUOTED_IN:]
     if not any(map(str.isalnum, rest)):
         return text, []
-    return rest, [found for match in _NOT.finditer(start) if (found := terms(match[1])[:QUERY_MAX])][:QUOTES]
+    out = (terms(found["unwanted"] or "")[:QUERY_MAX] for found in _NOT.finditer(start))
+    return rest, [each for each in out if each][:QUOTES]
 
 
 def as_question(text: str) -> str:
     """What any text has of words, to be searched for: without what would mean something in a question."""
-    return _SYNTAX.sub(" ", text)
+    return _SYNTAX.sub(lambda found: "not" if found[0] == "NOT" else " ", text)
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:

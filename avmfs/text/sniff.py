@@ -16,7 +16,11 @@ ASCII, a terminal recording); a few of them occur in honest logs."""
 # What text files do contain: tab, line ends, form feed, backspace (man pages), escape (coloured logs).
 _HARMLESS: Final = frozenset("\t\n\r\f\v\b\x1b")
 _CONTROLS: Final = "".join(chr(c) for c in (*range(1, 0x20), 0x7F) if chr(c) not in _HARMLESS)
-_MARKED_UTF16: Final = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 
 
 def decode(data: bytes) -> str | None:
@@ -24,16 +28,26 @@ def decode(data: bytes) -> str | None:
 
     The mark is not part of the text; line ends are left alone. Empty bytes are the empty text.
     """
-    for mark, encoding in _MARKED_UTF16:
-        # A UTF-32-LE mark starts like the UTF-16-LE one; its text would be full of NULs and is refused below.
-        if data.startswith(mark):
-            return _plausible(_strict(data[len(mark) :], encoding))
-    return _plausible(_strict(data.removeprefix(codecs.BOM_UTF8), "utf-8"))
+    encoding, rest = _marked(data)  # a UTF-32-LE mark is taken for UTF-16: the text is full of NULs, and refused
+    return _plausible(_strict(rest, encoding))
+
+
+def beginning(head: bytes) -> str:
+    """What the first bytes of a file say, without a character that is cut in two. With NULs in it it is no text."""
+    encoding, rest = _marked(head)
+    return codecs.getincrementaldecoder(encoding)("replace").decode(rest)
 
 
 def is_crlf(text: str) -> bool:
     """Whether every line ends as on Windows."""
     return "\n" in text and "\n" not in text.replace("\r\n", "")
+
+
+def _marked(data: bytes) -> tuple[str, bytes]:
+    """The encoding that a byte order mark names, or UTF-8; and the bytes behind it."""
+    encodings = (each for each in _MARKS if data.startswith(each[0]))
+    mark, encoding = next(encodings, (b"", "utf-8"))
+    return encoding, data[len(mark) :]
 
 
 def _strict(data: bytes, encoding: str) -> str | None:

@@ -10,10 +10,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from avmfs import calls
 from avmfs.errors import NotFound
+from avmfs.memory import Memory
 from avmfs.signatures import Parameter
-from avmfs.store.queries.nodes import Reader
-from avmfs.text.tokens import TokenCounter
+from avmfs.text import sniff
 from avmfs.views import registry
 from avmfs.views.registry import Context, View, view
 from avmfs.views.shape import heading, json_text, lines, whole
@@ -50,19 +51,17 @@ def error(ctx: Context) -> str:
 def savings(ctx: Context) -> str:
     """Measured, not estimated: the tokens that this agent's recalls gave since this mount or program started, against
     those of the files that they were drawn from, each counted whole and once a recall, as it stands now: what the agent
-    would have read instead. Files that are gone are left out on both sides."""
-    memory, counter = ctx.memory, ctx.memory.around.engine.counter
+    would have read instead. Files that are gone, or have grown beyond what is searched, are left out on both sides."""
+    memory = ctx.memory
     sizes: dict[int, int | None] = {}
     given = read = counted = 0
-    recalls = list(memory.recalled)
-    with memory.reading() as reader:
-        for tokens, nodes in recalls:
-            for node in nodes:
-                if node not in sizes:
-                    sizes[node] = _tokens(reader, node, counter)
-            there = [size for node in nodes if (size := sizes[node]) is not None]
-            if there:
-                counted, given, read = counted + 1, given + tokens, read + sum(there)
+    for tokens, nodes in list(memory.recalled):
+        for node in nodes:
+            if node not in sizes:
+                sizes[node] = _tokens(memory, node)
+        there = [size for node in nodes if (size := sizes[node]) is not None]
+        if there:
+            counted, given, read = counted + 1, given + tokens, read + sum(there)
     return json_text(
         {
             "files": sum(size is not None for size in sizes.values()),
@@ -75,12 +74,20 @@ def savings(ctx: Context) -> str:
     )
 
 
-def _tokens(reader: Reader, node: int, counter: TokenCounter) -> int | None:
-    """Of the whole file; None where it is gone."""
+def _tokens(memory: Memory, node: int) -> int | None:
+    """Of the whole file; None where it is gone, or no text of a size that is searched any more. It takes a second for a
+    megabyte, and no snapshot is held meanwhile."""
+    calls.go_on()
     try:
-        return counter.count(whole(reader, reader.node(node)).decode("utf-8", "replace"))
+        with memory.reading() as reader:
+            found = reader.node(node)
+            if found.size > memory.around.search.max_index_bytes:
+                return None
+            data = whole(reader, found)
     except NotFound:
         return None
+    text = sniff.decode(data)
+    return None if text is None else memory.around.engine.counter.count(text)
 
 
 @lru_cache(maxsize=1)

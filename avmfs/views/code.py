@@ -12,6 +12,7 @@ from avmfs.codeindex import finding, modules
 from avmfs.codeindex.modules import Place
 from avmfs.node import Node
 from avmfs.store.queries.nodes import Reader
+from avmfs.text import segment
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines, parts, whole
 
@@ -47,7 +48,7 @@ def _own(ctx: Context, name: str | None) -> list[Place]:
 def _found(ctx: Context, asked: str, of: Place) -> Iterator[Place]:
     """Symbols of the notes of this project that have one of these words."""
     under = parts(paths.raw(of.path))[: -1 - of.source.count("/")]
-    answer = ctx.memory.search(asked, limit=finding.CALLING, under=under, mode="lexical")
+    answer = ctx.memory.search(segment.as_question(asked), limit=finding.CALLING, under=under, mode="lexical")
     with ctx.memory.reading() as reader:
         for scored in answer.hits:
             yield from _places(reader, scored.hit.path, reader.node(scored.hit.node))

@@ -23,6 +23,7 @@ from avmfs.node import Change, Document, Kind, Version, signed
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
+from avmfs.text import sniff
 from avmfs.text.escapes import visible
 from avmfs.views.difference import Effort, kept, unified
 from avmfs.views.registry import AtEnd, Context, Rendered, by_lines, ending, view, writes
@@ -86,7 +87,10 @@ def attributed(reader: Reader, document: Document) -> list[tuple[Version, str]]:
     found: list[tuple[Version, str]] = []
     for version in reversed(reader.versions(document.id)):
         data = reader.version_bytes(document.id, version.number)
-        now = [] if b"\0" in data else io.StringIO(data.decode("utf-8", "surrogateescape")).readlines()
+        text = sniff.decode(data)
+        if text is None:
+            text = "" if b"\0" in data else data.decode("utf-8", "surrogateescape")
+        now = io.StringIO(text).readlines()
         by = [version] * len(now)
         for there, here in kept([line for _, line in found], now, effort):
             by[here] = found[there][0]

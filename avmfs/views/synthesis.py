@@ -21,12 +21,12 @@ from avmfs.search.duplicates import opposed
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
-from avmfs.text import passages, segment
+from avmfs.text import passages, segment, sniff
 from avmfs.text.escapes import escaped
 from avmfs.text.segment import one_line
 from avmfs.trust import marked
 from avmfs.views.registry import Context, view
-from avmfs.views.shape import lines, parts, whole
+from avmfs.views.shape import lines, parts
 
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
@@ -52,7 +52,8 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
         of = None if node.document is None else {here, *linked_with(reader, here, 1)}
         within = None if of is None else [it for path in of if (it := document_at(reader, path)) is not None]
         title = paths.printable(node.name) if q is None else one_line(q, 200)
-    question = q if q is not None else os.path.splitext(paths.text(node.name))[0].replace("-", " ")
+    named = segment.as_question(os.path.splitext(paths.text(node.name))[0].replace("-", " "))
+    question = named if q is None else q
     under = parts(here) if of is None else ()
     recalled = memory.search(question, limit=SOURCES, under=under, within=within)
     least = memory.around.search.min_relevance
@@ -118,7 +119,7 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
         node = reader.node(ctx.node.id)
         here = reader.path(node.id)
         linked = linked_with(reader, here, depth)
-        text = whole(reader, node)[: 4 * ASKED].decode("utf-8", "replace")[:ASKED]
+        text = sniff.beginning(reader.read(node.id, 0, 4 * ASKED))[:ASKED]
     rows = [f"{paths.printable(path)}  ({escaped(kind)})" for path, kind in linked.items()]
     answer = memory.search(segment.as_question(text), limit=limit + len(linked) + 1) if limit else None
     least = memory.around.search.min_relevance

@@ -23,6 +23,7 @@ from avmfs.search.engine import Answer
 from avmfs.signatures import Range
 from avmfs.store.queries.discovery import Evidence
 from avmfs.store.queries.nodes import Reader
+from avmfs.text import segment
 from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import lines, size
 
@@ -84,7 +85,7 @@ def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian"
         told = librarian.by_word(reader.discovery.revealed(keys))
     degraded = None
     if not found:
-        answer = memory.search(q, limit=SEARCHED)
+        answer = memory.search(segment.as_question(q), limit=SEARCHED)
         found, degraded = _authors(memory, answer), answer.degraded
     with memory.reading() as reader:
         placed = tuple(_placed(reader, line) for line in [*found, *told, *perhaps][:limit])

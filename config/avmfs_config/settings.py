@@ -199,9 +199,10 @@ class SearchSettings:
     """How answers are found and counted.
 
     `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and `max_index_bytes` the
-    largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall uses when it names none. In
-    `half_life_days` what counts for being recent halves. `query_log` is how many of each agent's last questions to
-    recall are kept, for the agent alone, to be replayed under other settings; 0 keeps none.
+    largest file that is; changed, they hold for what is there already too. `min_relevance` (0 to 1) and
+    `max_tokens` are what a recall uses when it names none. In `half_life_days` what counts for being recent halves.
+    `query_log` is how many of each agent's last questions to recall are kept, for the agent alone, to be replayed under
+    other settings; 0 keeps none.
     """
 
     encoding: Encoding = "cl100k_base"

@@ -89,7 +89,7 @@ def run_writer(spec: ChildSpec) -> None:
         def set_rules(message: dict[str, Any]) -> None:
             answer = {"rules": message["number"]}
             try:
-                applier.set_rules(*rules_from(message["rules"]))
+                writer.set_rules(*rules_from(message["rules"]))
             except AvmError as e:  # the old ones are in force, and what frees space has to go on
                 runtime.tell({**answer, "refused": str(e)})
             else:

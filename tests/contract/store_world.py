@@ -7,6 +7,7 @@ gives to its place. ``World.close`` runs it, so that every test of the suite is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -331,6 +332,11 @@ class World:
     def drain(self) -> None:
         while self.store.queue_lengths()[0]:
             self.do(OPERATOR, "drain_lexical")
+
+    def reindex(self) -> None:
+        """Have the words of everything made anew."""
+        with contextlib.closing(connect(self.path)) as db, db:
+            db.execute("update document set due = 1 where due is null")
 
     def rows(self, sql: str, *bindings: Any) -> list[Any]:
         return rows(self.path, sql, *bindings)

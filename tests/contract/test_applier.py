@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,43 @@ def test_what_waits_for_indexing_is_counted_by_documents(applier: Applier) -> No
     applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"b"})
     assert applier.waiting - before - 2 == 2 == one(applier, indexing.WAITING)
     applier.alone(OPERATOR, "drain_lexical", {})
-    applier.alone(OPERATOR, "reindex", {})
+    applier.set_rules(Policy(), IndexRules(("a",)))
     assert applier.waiting - before - 4 == 1 == one(applier, indexing.WAITING)
+
+
+def test_other_rules_of_what_is_indexed_hold_for_what_is_there(path: Path) -> None:
+    def indexed(applier: Applier) -> dict[str, str]:
+        while applier.alone(OPERATOR, "drain_lexical", {})["left"]:
+            pass
+        rows: list[Any] = applier.db.execute(
+            "select name, coalesce(reason, 'found') from node join document on document.id = node.document"
+            " left join unindexed on unindexed.document = document.id"
+        ).fetchall()
+        found = {bytes(name).decode(): reason for name, reason in rows}
+        assert one(applier, "select count(*) from passage") == [*found.values()].count("found")
+        return found
+
+    applier = opened(path)
+    for name, data in (("a.md", b"words"), ("b.md", b"words " * 100), ("c.log", b"words"), ("d.bin", b"\0")):
+        write(applier, name, data)
+    assert indexed(applier) == {"a.md": "found", "b.md": "found", "c.log": "found", "d.bin": "not text"}
+    narrow = IndexRules(("*.log", "memory/a*/*"), 100)
+    ignored, larger = "its name is on the ignore list", "larger than {} bytes"
+    applier.set_rules(Policy(), narrow)
+    assert one(applier, indexing.WAITING) == 2, "and nothing else is made anew"
+    assert indexed(applier) == {"a.md": "found", "b.md": larger.format(100), "c.log": ignored, "d.bin": "not text"}
+    applier.set_rules(Policy(), replace(narrow, max_bytes=200))
+    assert indexed(applier)["b.md"] == larger.format(200)
+    applier.close()
+    applier = Applier(path, Policy(), narrow, orphans=True, clock=time.time_ns)  # a restart with others
+    for expected in (1, 0):
+        applier.alone(OPERATOR, "settle", {})
+        assert one(applier, indexing.WAITING) == expected
+        indexed(applier)
+    applier.close()
+    applier = opened(path)
+    assert set(indexed(applier).values()) == {"found", "not text"}
+    applier.close()
 
 
 def test_a_document_that_only_a_refused_command_has_queued_is_not(applier: Applier) -> None:

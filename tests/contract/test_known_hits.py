@@ -9,7 +9,6 @@ import pytest
 
 from avmfs.access import Principal
 from avmfs.node import Hit
-from avmfs.store.identity import OPERATOR
 from avmfs.store.index import hit_cache, passage_columns
 from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.store import Store
@@ -75,7 +74,7 @@ CHANGES: dict[str, Callable[[World], object]] = {
     "shared with nobody": lambda world: world.share(ALICE, FILES[0], "alice"),
     "backup": lambda world: (world.rename(ALICE, FILES[0], FILES[0] + "~"), world.create(ALICE, FILES[0])),
     "rules": lambda world: world.restart([]),
-    "word index": lambda world: world.do(OPERATOR, "reindex"),
+    "word index": lambda world: world.reindex(),
 }
 
 

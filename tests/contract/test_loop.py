@@ -307,6 +307,16 @@ def test_who_is_in_a_transaction_that_is_lost_hears_so_and_may_ask_again(
     assert steps.one("select count(*) from node where name in (?, ?)", b"f", b"d") == 2
 
 
+def test_what_other_rules_leave_to_be_indexed_is_indexed_in_idle_time(steps: Steps) -> None:
+    steps.asker().does("write_path", path=[b"memory", b"a.tmp"], data=b"words")
+    steps.settle()
+    assert steps.one("select count(*) from passage") == 1
+    steps.writer.call(lambda: steps.writer.set_rules(Policy(), IndexRules(("*.tmp",))))
+    steps.step()
+    steps.settle()
+    assert steps.one("select count(*) from passage") == 0
+
+
 def test_a_request_says_whom_it_is_for(steps: Steps) -> None:
     asker = steps.asker()
     assert asker.does("reap_expired")[0] == asker.does("reap_expired", agent="bob")[0] == 13

@@ -358,7 +358,6 @@ def test_maintenance_is_for_operators(world: World) -> None:
         ("drop_vectors", {"passages": [passage]}),
         ("follow_model", {"model": "m", "dimension": 2}),
         ("skip_vectors", {"documents": [], "model": "m"}),
-        ("reindex", {}),
         ("reap_expired", {}),
     ):
         with pytest.raises(Denied):

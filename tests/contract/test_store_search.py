@@ -144,6 +144,37 @@ def test_a_file_is_found_by_the_words_of_its_name(world: World) -> None:
     assert hits("summary") == ["/memory/summary.md"] and hits("revenue") == ["/memory/plan.md"]
 
 
+def test_what_moves_out_of_what_is_ignored_is_found_and_what_moves_there_is_not(world: World) -> None:
+    def found() -> list[str]:
+        world.drain()
+        engine = Engine(world.store.search_index, None, COUNTER)
+        return sorted(scored.hit.path.decode() for scored in engine.search(BOB, "vault code").hits)
+
+    world.write(ALICE, "/memory/plan.swp", b"The vault code is 4711")
+    world.write(ALICE, "/memory/repo/.git/x/note.md", b"The other vault code is 12")
+    assert found() == []
+    for old, new, expected in (
+        ("/memory/plan.swp", "/memory/plan.md", ["/memory/plan.md"]),
+        ("/memory/plan.md", "/memory/plan.md~", []),
+        ("/memory/plan.md~", "/memory/plan", ["/memory/plan"]),
+        ("/memory/repo/.git/x/note.md", "/memory/repo/note.md", ["/memory/plan", "/memory/repo/note.md"]),
+        ("/memory/repo/note.md", "/memory/repo/.git/x/note.md", ["/memory/plan"]),
+        ("/memory/repo/.git/x", "/memory/repo/x", ["/memory/plan", "/memory/repo/x/note.md"]),
+        ("/memory/repo", "/memory/.git", ["/memory/plan"]),
+        ("/memory/.git", "/memory/git", ["/memory/git/x/note.md", "/memory/plan"]),
+    ):
+        world.rename(ALICE, old, new)
+        assert found() == expected, (old, new)
+    with world.reading(ALICE) as reader:
+        assert reader.unindexed(world.document(ALICE, "/memory/plan").id) is None
+    world.mkdir(ALICE, "/memory/.git")
+    world.write(ALICE, "/memory/tea.swp", b"tea")
+    found()
+    world.rename(ALICE, "/memory/git", "/memory/.git", EXCHANGE)
+    world.rename(ALICE, "/memory/plan", "/memory/tea.swp", EXCHANGE)
+    assert found() == []
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -383,12 +414,12 @@ def test_another_model_queues_what_lacks_its_vectors(world: World) -> None:
     world.write(ALICE, "/memory/a", b"coffee")
     settled(world)
     other = HashingEmbedding(32)
-    assert world.do(OPERATOR, "reindex", model=MODEL) == {"queued": 0}
-    assert world.do(OPERATOR, "reindex", model=other.model_id) == {"queued": 1}
+    assert world.do(OPERATOR, "follow_model", model=MODEL, dimension=64)["queued"] == 0
+    assert world.do(OPERATOR, "follow_model", model=other.model_id, dimension=32)["queued"] == 1
     embed_pending(world.store, other, other.model_id)
     assert len(nearest(world, BOB, "coffee", other)[0]) == 1
     assert len(nearest(world, BOB)[0]) == 0
-    world.do(OPERATOR, "reindex")
+    world.reindex()
     embed_pending(world.store, other, other.model_id)
     assert len(nearest(world, BOB, "coffee", other)[0]) == 1
     world.write(ALICE, "/memory/blank", b" ")

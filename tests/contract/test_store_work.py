@@ -47,6 +47,13 @@ def test_only_the_operator_brings_what_lies_outside(world: World) -> None:
     assert world.names(ALICE, "/live") == ["deeper"]
 
 
+def test_a_source_that_is_searched_now_is_found_though_it_says_the_same(world: World) -> None:
+    for searched in (False, True, False):
+        world.do(OPERATOR, "mirror", path=[b"live", b"x"], data=b"tea", source="s", until=0, searched=searched)
+        world.drain()
+        assert [count for (count,) in world.rows("select count(*) from passage")] == [searched]
+
+
 def test_what_is_a_directory_at_the_source_now_or_a_file_is_one_here(world: World) -> None:
     source = {"source": "s", "until": 0}
     listed: dict[str, object] = {"path": [b"live"], **source}

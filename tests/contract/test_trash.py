@@ -100,6 +100,17 @@ def test_what_is_new_binary_managed_or_not_meant_to_be_kept_is_gone_at_once(worl
         assert reader.removed(10) == []
 
 
+@pytest.mark.parametrize("drained", [True, False])
+def test_what_has_got_a_name_that_is_not_ignored_is_kept_if_it_is_text(world: World, drained: bool) -> None:
+    for name, data in (("plan", b"the harvest begins in June"), ("image", b"\0\1")):
+        note(world, ALICE, f"/memory/{name}.swp", data)
+        world.rename(ALICE, f"/memory/{name}.swp", f"/memory/{name}.md")
+        if drained:
+            world.drain()
+        assert remove(world, ALICE, f"/memory/{name}.md") is (name == "plan")
+    assert world.bytes(ALICE, "/trash/plan.md") == b"the harvest begins in June"
+
+
 def test_removing_it_from_the_trash_is_for_good(world: World) -> None:
     note(world, ALICE, "/memory/a.md")
     remove(world, ALICE, "/memory/a.md")

@@ -465,6 +465,18 @@ def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
     assert daemon.family() == before
 
 
+def test_what_is_left_out_of_the_index_by_new_settings_holds_for_what_is_there(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    note, asked = daemon.at("alice") / "memory/plan.md", daemon.at("alice") / "memory/:search?q=vault code"
+    note.write_text("the vault code is 4711")
+    assert "plan.md" in asked.read_text()
+    for ignored in (True, False):
+        daemon.settings(QUIET + ("search: {ignore: ['plan*']}\n" if ignored else ""))
+        daemon.command("reload")
+        wait(lambda ignored=ignored: ("plan.md" in asked.read_text()) is not ignored)
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_commands_go_on_during_reloads_and_the_next_one_finds_the_new_settings(daemon: Daemon, slow: bool) -> None:
     """Who had been let in by the door of before gets the answer; who comes after the reload comes to the next door."""

@@ -145,7 +145,7 @@ def test_only_what_changed_is_written_and_what_moved_keeps_its_document(world: W
     alice = door(world, "alice")
     first = scanning.scan(alice, "house", code)
     assert (first.files, first.added, first.languages) == (2, 2, {"java": 1, "python": 1})
-    before, seq = sources(world), world.store.submit(Principal("o", operator=True), "reindex") and newest(world)
+    before, seq = sources(world), newest(world)
     assert set(before) == {"INDEX.md", "src/door.py.md", "src/RoofTop.java.md"}
     again = scanning.scan(alice, "house")
     assert (again.added, again.changed, again.moved, again.removed, newest(world)) == (0, 0, 0, 0, seq)
@@ -298,7 +298,7 @@ def test_it_is_found_below_index_alone_and_by_words_alone(world: World, code: Pa
     assert "open_door" in alice.call("recall", q="open door key", min_relevance=0.0, under="/index")["text"]
     waiting = world.store.queue_lengths()
     assert waiting == (0, 1), "the note's vectors alone"
-    world.store.submit(Principal("o", operator=True), "reindex", model="m")
+    world.store.submit(Principal("o", operator=True), "follow_model", model="m", dimension=3)
     assert world.store.queue_lengths() == (0, 1)
 
 
@@ -307,6 +307,7 @@ def test_a_question_finds_the_place(world: World, code: Path) -> None:
     scanning.scan(alice, "house", code)
     for question, first in {
         "who lets somebody in": "src/door.py:1 open_door",
+        "who does NOT let somebody in": "src/door.py:1 open_door",
         "keeping the rain out": "src/RoofTop.java:1 RoofTop.keepRainOut",
         "keepRainOut": "src/RoofTop.java:1 RoofTop.keepRainOut",
         "roof top": "src/RoofTop.java:1 RoofTop",
@@ -391,6 +392,13 @@ def test_a_note_shows_who_calls_what_it_defines_and_what_that_calls(world: World
     assert alice.cat(f"{note}:callees?name=nothing") == "(none)\n" == alice.cat("/index/house/INDEX.md:callers")
     alice.put("/memory/a.md", "## turn (function, line 1)\n    def turn()\ncalls: snap\n")
     assert alice.cat("/memory/a.md:callees") == "(none)\n"
+
+
+def test_what_is_called_NOT_has_callers_and_keeps_nobody_elses_back(world: World, code: Path) -> None:
+    (code / "src" / "logic.py").write_text("def NOT(x): pass\ndef ALSO(x): NOT(x)\ndef EITHER(x): ALSO(x)\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    said = world.agent("alice").cat("/index/house/src/logic.py.md:callers")
+    assert [line.split()[1] for line in said.splitlines()] == ["NOT", "ALSO", "ALSO", "EITHER"]
 
 
 def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code: Path) -> None:

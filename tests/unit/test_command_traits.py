@@ -27,7 +27,7 @@ NOT_DURABLE = (
     "act_as_operator append collect_notices create drain_lexical drop_vectors extend_chain follow_model forget_clients"
     " forget_hosts hold merge_digests mirror mirror_failed mirror_names"
     " name_host note_refusal outbox_fill outbox_report outbox_take outbox_tidy"
-    " publish_digests put_vectors reap_expired reap_orphans reindex set_attributes settle_refusals skip_vectors"
+    " publish_digests put_vectors reap_expired reap_orphans set_attributes settle_refusals skip_vectors"
     " sum_contents trim_mail trim_past trim_trash wipe"
 )
 

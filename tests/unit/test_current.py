@@ -41,6 +41,14 @@ PORT = [
     ("Port of the staging database is 5433.", "2026-03-02"),
     ("The staging database moved to port 6432.", "2026-09-01"),
 ]
+BACKUPS = [
+    ("Backups older than 30 days are deleted by cron.", "2026-03-02"),
+    ("Backups older than 30 days are moved to Glacier now.", "2026-09-01"),
+]
+MERGE = [
+    ("Checks before the merge: make lint.", "2026-03-02"),
+    ("Checks before the merge are run by tox now.", "2026-09-01"),
+]
 ROOM = [("会议室在三楼。", "2026-03-02"), ("会议室搬到五楼了。", "2026-09-01")]
 
 
@@ -56,6 +64,11 @@ ROOM = [("会议室在三楼。", "2026-03-02"), ("会议室搬到五楼了。",
         (PORT, "which port has the staging database had after May 2026", 1),
         (PORT, "which port did the staging database have from April to May", 0),
         (PORT, "how old is the staging database port", 1),
+        (BACKUPS, "what happens to backups older than 30 days", 1),
+        (BACKUPS, "what did we do with backups older than 30 days before Glacier", 0),
+        (MERGE, "what must I run before I merge", 1),
+        (MERGE, "checks before the merge", 1),  # both have the word
+        (PORT, "which port before the move, staging database", 0),
         (ROOM, "会议室在几楼", 1),
         (ROOM, "会议室之前在几楼", 0),
     ],

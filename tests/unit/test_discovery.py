@@ -105,6 +105,7 @@ def test_a_question_without_a_known_topic_is_searched_for(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
     alice.put("/shared/one.md", "the zebra crossing on main street was painted anew")
     assert bob.cat("/:who?q=zebra crossing").startswith("alice  1 file  @")
+    assert bob.cat("/:who?q=NOT zebra crossing") == bob.cat("/:who?q=zebra crossing")
 
 
 @pytest.mark.parametrize(

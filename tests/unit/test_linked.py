@@ -167,6 +167,8 @@ def test_nothing_supersedes_for_the_past_nor_for_days_that_had_ended_when_it_was
         ("ports this year", [(0, 31)], links),
         ("ports of RFC 1918", [(0, 5)], links),  # before any of them
         ("ports of RFC 1918 before", [(0, 5)], links[2:]),
+        ("ports older than a week", (), links),
+        ("ports to open before I merge", (), links),
     ):
         assert heeded(links, found, q, spans) == left
 

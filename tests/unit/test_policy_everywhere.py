@@ -457,7 +457,6 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "reap_all_orphans": lambda it: {},
     "reap_expired": lambda it: {},
     "reap_orphans": lambda it: {"nodes": [it.file]},
-    "reindex": lambda it: {},
     "remember": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
     "remove_link": lambda it: {"node": it.file, "target": it.other},
     "rename": lambda it: {"parent": it.directory, "name": b"x.md", "new_parent": it.directory, "new_name": b"z"},

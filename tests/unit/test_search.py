@@ -896,6 +896,31 @@ def test_what_stands_after_NOT_is_in_no_hit() -> None:
         assert hits and not gone & set(hits), q  # by meaning neither
 
 
+def test_what_a_source_vouches_for_is_shown_where_much_else_answers_and_never_what_is_not_wanted() -> None:
+    made = MemoryCorpus()
+    for number in range(15):
+        made.add(f"/live/{number}", f"printer {number} is on fire" if number < 12 else f"thermal event {number} laser")
+    asked, q = engine(made), "printer on fire"
+
+    def told(*documents: int, q: str = q, **how: Any) -> list[str]:
+        return found(asked.vouching(documents, None).search(ALICE, q, **how))
+
+    plain = found(asked.search(ALICE, q))
+    assert len(plain) == 10 and "/live/14" not in plain
+    assert told(15) == [*plain[:9], "/live/14"]
+    ranked = found(asked.search(ALICE, q, limit=20))
+    late = 1 + int(ranked[11].rpartition("/")[2])  # one of its words, which does not come among the first ten
+    assert told(15, late) == [*plain[:8], "/live/14", ranked[11]] and told(late, 15)[-2:] == [ranked[11], "/live/14"]
+    assert told(*range(15, 0, -1))[:5] == plain[:5], "half the places are for what is ranked here"
+    first = 1 + int(plain[0].rpartition("/")[2])
+    assert told(first, first) == plain and told(15, limit=1) == plain[:1]
+    assert told(first, 15, limit=2) == [plain[0], "/live/14"]
+    assert "/live/14" not in told(15, q=f"{q} NOT laser") and told(15, within={1, 2})[2:] == []
+    assert told(15, under=(b"memory",)) == [] and told(15, q="zzzqx", min_relevance=0.3) == ["/live/14"]
+    passages = asked.vouching((15,), None).search(ALICE, q, limit=4, one_per_document=False).hits
+    assert b"/live/14" in [scored.hit.path for scored in passages[:4]]
+
+
 def test_a_document_goes_whole_for_one_passage_with_an_unwanted_word() -> None:
     made = MemoryCorpus()
     page = "\n\n".join([f"# Kafka {number}\n\n" + "brokers and topics of the cluster " * 60 for number in range(3)])

@@ -167,6 +167,16 @@ def test_sniff_takes_text_and_nothing_else(data: bytes, text: str | None) -> Non
         ("kafka NOT", "kafka NOT", []),
         ("kafka NOT -", "kafka", []),
         ("NOTES of KNOT ties", "NOTES of KNOT ties", []),
+        ('"do NOT deploy on Friday"', '"do NOT deploy on Friday"', []),
+        ('deploy "is NOT in" NOT beta', 'deploy "is NOT in"', [["beta"]]),
+        (
+            "\u201cdo NOT touch\u201d \u300c\u4e0d NOT \u300d NOT beta",
+            "\u201cdo NOT touch\u201d \u300c\u4e0d NOT \u300d",
+            [["beta"]],
+        ),
+        ('the "x" NOT beta "gamma"', 'the "x" "gamma"', [["beta"]]),
+        ('a 27" screen NOT curved 32"', 'a 27" screen 32"', [["curv"]]),
+        ('an "open NOT beta', 'an "open', [["beta"]]),
     ],
 )
 def test_NOT_in_capitals_takes_what_follows_out(q: str, rest: str, out: list[list[str]]) -> None:

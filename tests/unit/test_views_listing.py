@@ -79,6 +79,19 @@ def test_rows_show_kind_handle_and_a_short_first_line(world: World) -> None:
     )
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_what_windows_has_saved_is_listed_and_compared_like_other_text(world: World, encoding: str) -> None:
+    alice, mark = world.agent("alice"), "\ufeff" if encoding == "utf-16-be" else ""
+    text = "# Plan of the Räuberhöhle\nThe zebra crosses the road at noon.\n"
+    alice.put("/shared/a.md", (mark + text * 40).encode(encoding))
+    alice.put("/shared/b.md", text)
+    for number in range(20):
+        alice.put(f"/shared/more/{number}.md", "\n".join("abcdefghijklmnopqrstuvwxyz"))
+    assert alice.cat("/shared/:list?q=räuberhöhle").splitlines()[0].endswith("  a.md  Plan of the Räuberhöhle")
+    assert "/memory/shared/b.md" in alice.cat("/shared/a.md:related").splitlines()[0]
+    assert alice.cat("/shared/a.md:blame").splitlines()[0].endswith("  alice  # Plan of the Räuberhöhle")
+
+
 def test_a_handle_in_a_list_is_the_file(world: World) -> None:
     alice = world.agent("alice")
     alice.put("/shared/a.md", "x")

@@ -408,6 +408,8 @@ def test_a_synthesis_of_what_it_is_called(world: World, place: str) -> None:
     assert "- Tomatoes like it warm. [1]" in alice.cat(f"{place}:synthesis")
     alice.put("/shared/1-tomatoes/x.md", "Tomatoes like it warm.")
     assert "- Tomatoes like it warm. [1]" in alice.cat("/shared/1-tomatoes/:synthesis")
+    alice.put("/shared/do-NOT-water.md", "You should NOT water at noon.")
+    assert "- You should NOT water at noon. [1]" in alice.cat("/shared/do-NOT-water.md:synthesis")
 
 
 # :savings
@@ -435,3 +437,28 @@ def test_savings_are_measured_against_the_files(world: World) -> None:
     alice.memory.delete("/shared/long.md")
     assert json.loads(alice.cat("/:savings"))["recalls"] == 0, "what is gone would not be read"
     assert json.loads(world.agent("bob").cat("/:savings"))["recalls"] == 0
+
+
+def test_savings_count_nothing_that_has_grown_beyond_what_is_searched(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, around = world.agent("alice"), world.around
+    for name in ("log", "note"):
+        alice.put(f"/shared/{name}/a.md", f"The zebra crossed the road of {name}. " * 20)
+        alice.cat(f"/shared/{name}/:recall?q=zebra road&max_tokens=500")
+    before = json.loads(alice.cat("/:savings"))
+    assert before["files"] == before["recalls"] == 2
+    count, counted = around.engine.counter.count, list[int]()
+
+    def counts(text: str) -> int:
+        counted.append(len(text))
+        return count(text)
+
+    monkeypatch.setattr(around.engine.counter, "count", counts)
+    for size in (around.search.max_index_bytes + 1, 257 << 20):  # the second is more than a view takes
+        alice.memory.submit("commit", node=alice.node("/shared/log/a.md").id, handle=None, edits=[["t", size]])
+        after = json.loads(alice.cat("/:savings"))
+        assert (after["files"], after["recalls"]) == (1, 1)
+    assert counted and max(counted) < 10_000
+    with given_up(), pytest.raises(Interrupted):
+        alice.peek("/:savings")

@@ -15,7 +15,7 @@ from typing import Any, Final
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, namespace, renaming, versions
+from avmfs.store.commands import command, indexing, namespace, renaming, versions
 from avmfs.store.rows.log_ops import BESIDE
 from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.store.tx.transaction import Tx, new_id
@@ -59,13 +59,14 @@ def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
     if paths.origin(parts) == (paths.MEMORY, paths.PRIVATE):  # an older avmfs let it take the place of the directory
         return False
     found: Any = tx.db.execute(
-        "select created, head, exists(select 1 from unindexed where document = ?1) from document where id = ?1",
+        "select created, head, due, exists(select 1 from unindexed where document = ?1) from document where id = ?1",
         (node.document,),
     ).fetchone()
-    created, head, unindexed = found
-    if not head or unindexed or 0 <= tx.now - created < YOUNG_NS or node.size > tx.index.max_bytes:
+    created, head, due, unindexed = found
+    if not head or 0 <= tx.now - created < YOUNG_NS or tx.index.leaves_out(parts, node.size) is not None:
         return False
-    if tx.index.ignores(parts):
+    # While it waits to be indexed anew, what it was does not count.
+    if unindexed and (due is None or not indexing.readable(tx, node.document)):
         return False
     return not tx.db.execute(_MANAGED, (node.parent, ROOT, *_TOOLS)).get
 

@@ -7,6 +7,7 @@ are computed elsewhere and put here. Both are always rebuildable from the bytes.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from avmfs import paths
@@ -15,6 +16,7 @@ from avmfs.node import Kind, Node
 from avmfs.store.commands import command, versions
 from avmfs.store.rows import content, vector_model
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx
 from avmfs.text import passages, segment, sniff, speech, topics
 
@@ -27,6 +29,8 @@ HURRY_BYTES = 16 * 1024
 _EMBEDDED = "passage.scope not in (select id from scope where spec like '%;~index%')"
 """An index of code is found by words: a project has more passages than all notes, and names are no sentences."""
 
+NOT_TEXT = "not text"
+
 WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
 _PASSAGES = "(select count(*) from passage where passage.document = {})"
 _ENDED = f"select document, 0, {_PASSAGES.format('ended.document')} from ended limit ?"
@@ -37,6 +41,14 @@ _TO_INDEX = (
 _IN_TURN = (
     f"select document.id, coalesce(size, 0), {_PASSAGES.format('document.id')} from document"
     " left join node on node.id = document.node where due is not null order by due limit ?"
+)
+# Each file, with why it is not indexed, but for those whose turn comes anyway.
+_IN_PLACE = (
+    "with recursive directory(id) as"
+    f" (select {ROOT} union all select node.id from directory cross join node on parent = directory.id where kind = 2)"
+    " select parent, name, size, node.document, reason from directory cross join node on parent = directory.id"
+    " join document on document.id = node.document left join unindexed on unindexed.document = node.document"
+    " where due is null"
 )
 
 
@@ -162,23 +174,26 @@ def _drop_vector(tx: Tx, passage: int) -> int:
     return 1
 
 
-@command(durable=False)
-def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
-    """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
-    tx.require_operator()
-    if model is None:
-        tx.db.execute(
-            "update document set due = (select coalesce(max(due), 0) + 1 from document where due is not null)"
-            " where due is null"
-        )
-        tx.known.waiting += tx.db.changes()
-    else:
-        tx.db.execute(
-            "insert or ignore into semantic_queue select distinct passage.document from passage"
-            f" left join vector on vector.id = passage.id and vector.model = ? where vector.id is null and {_EMBEDDED}",
-            (model,),
-        )
-    return {"queued": tx.db.changes()}
+def follow_rules(tx: Tx) -> None:
+    """Where other files are left out of the index than when this was last called, queue those which that is about."""
+    rules = json.dumps([tx.index.ignore, tx.index.max_bytes])
+    if tx.db.execute("select value from setting where key = 'index_rules'").get == rules:
+        return
+    rows: Iterable[Any] = tx.db.execute(_IN_PLACE)
+    changed = [
+        document
+        for parent, name, size, document, reason in rows
+        if tx.index.leaves_out((*tx.parts(parent), bytes(name)), size) != reason != NOT_TEXT
+    ]
+    for document in changed:
+        versions.enqueue(tx, document)
+    tx.db.execute("insert or replace into setting(key, value) values('index_rules', ?)", (rules,))
+
+
+def readable(tx: Tx, document: int) -> bool:
+    """Return whether there is text of it to index."""
+    row: Any = tx.db.execute(_TO_INDEX, (document,)).fetchone()
+    return _words(tx, node_of(row[:-3]), *row[-3:-1])[0] is not None
 
 
 def settle_semantic(tx: Tx, model: str, document: int) -> None:
@@ -247,10 +262,8 @@ def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str 
     parts = tx.parts_of(node)
     if paths.is_live(parts) and not tx.db.execute("select searched from live where path = ?", (paths.join(parts),)).get:
         return None, "live content: its provider does not say `search: true`"
-    if tx.index.ignores(parts):
-        return None, "its name is on the ignore list"
-    if node.size > tx.index.max_bytes:
-        return None, f"larger than {tx.index.max_bytes} bytes"
+    if (left_out := tx.index.leaves_out(parts, node.size)) is not None:
+        return None, left_out
     if node.kind is not Kind.FILE:
         return None, "not a regular file"
     try:
@@ -258,4 +271,4 @@ def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str 
     except StoreFailed as e:
         return None, e.reason
     text = sniff.decode(data)
-    return (text, "") if text is not None else (None, "not text")
+    return (text, "") if text is not None else (None, NOT_TEXT)

@@ -38,6 +38,7 @@ def mirror(
         tx.who = replace(tx.who, name=by[0], route=by[1])
     found = _standing(tx, _directory(tx, path[:-1]), path[-1], Kind.FILE)
     where = paths.join(tuple(path))
+    was_searched = tx.db.execute("select searched from live where path = ?", (where,)).get
     tx.db.execute(
         "insert or replace into live(path, source, fetched, until, error, searched, size) values(?, ?, ?, ?, '', ?, ?)",
         (where, source, tx.now, until, int(searched), len(data)),
@@ -45,6 +46,8 @@ def mirror(
     _make_room(tx)
     node, newest = versions.to_write(tx, found.id)
     if newest.number and node.size == len(data) and versions.whole(tx, node) == data:
+        if was_searched != searched:
+            versions.enqueue(tx, tx.document_of(node))
         return {"node": node.id, "changed": False}
     written = writing.write(tx, node, newest, None, [("t", 0), ("w", 0, data)])
     if not history and node.document is not None and written["version"] > 1:

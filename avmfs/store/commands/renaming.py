@@ -22,6 +22,10 @@ _ENTRIES = (
     " from node left join document on document.id = node.document where node.parent = ?"
 )
 _ALL_BELOW = "recursive below(id) as (select ?1 union all select node.id from node join below on parent = below.id)"
+_FILES_BELOW = (
+    f"with {_ALL_BELOW} select parent, name, document from node"
+    " where id in (select id from below) and document is not null"
+)
 # How many directories stand one in the other below one, and how long the longest way of their names is.
 _BELOW = """with recursive below(id, deep, long) as (
   select ?1, 0, 0 union all
@@ -167,7 +171,7 @@ def move(
         elif left:
             versions.stay(tx, source.document)
     _charge_whom_it_enters(tx, source, before, parts)
-    _rename_words(tx, source, new_name)
+    _requeue(tx, source, before, parts)
     moved = source._replace(parent=there.id, name=new_name, ctime=tx.now)
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
@@ -222,8 +226,8 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
     tx.place(parts, scoping.shared_at(_said(tx, node), parts), tx.origin(node.scope))
     _charge_whom_it_enters(tx, node, before, parts)
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
-    _rename_words(tx, node, name)
     tx.known.forget_directories()
+    _requeue(tx, node, before, parts)
     moved = tx.node(node.id)
     below = _refold(tx, moved, before, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
@@ -231,13 +235,20 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
     return below
 
 
-def _rename_words(tx: Tx, node: Node, name: bytes) -> None:
-    """A file is found by its name as well."""
-    if node.document is None or node.name == name:
-        return
-    before, after = (segment.name_terms(paths.text(each)) for each in (node.name, name))
-    if before != after:
-        versions.enqueue(tx, node.document)
+def _requeue(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
+    """A file is found by its name as well, and by its name and its place it may be one that is not indexed."""
+    ignores = tx.index.ignores
+    if node.kind is Kind.DIRECTORY:
+        if tx.index.ignores_by(before) or tx.index.ignores_by(parts):
+            rows: list[Any] = tx.db.execute(_FILES_BELOW, (node.id,)).fetchall()
+            for parent, name, document in rows:
+                now = (*tx.parts(parent), bytes(name))
+                if ignores(now) != ignores((*before, *now[len(parts) :])):
+                    versions.enqueue(tx, document)
+    elif node.document is not None:
+        was, now_named = (segment.name_terms(paths.text(each[-1])) for each in (before, parts))
+        if was != now_named or ignores(before) != ignores(parts):
+            versions.enqueue(tx, node.document)
 
 
 def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:

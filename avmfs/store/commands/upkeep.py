@@ -6,7 +6,7 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store.commands import command, mirroring, namespace, past, renaming
+from avmfs.store.commands import command, indexing, mirroring, namespace, past, renaming
 from avmfs.store.rows import api_keys, checksums, content, copies, hash_chain
 from avmfs.store.rows.stored_policy import publish
 from avmfs.store.schema import tables
@@ -29,8 +29,8 @@ FIXED = (
 
 @command(frees_space=True)
 def settle(tx: Tx) -> dict[str, Any]:
-    """Before anybody serves: make the directories that every tree has, and fold all scopes anew when the rules
-    changed since they were folded. {"rescoped"}."""
+    """Before anybody serves: make the directories that every tree has, and where the rules have changed since, fold all
+    scopes anew and queue what is to be indexed now, or no longer. {"rescoped"}."""
     tx.require_operator()
     for node, parent, name, parts in FIXED:
         tx.db.execute(
@@ -41,6 +41,7 @@ def settle(tx: Tx) -> dict[str, Any]:
     copies.learn(tx.db)
     past.begin(tx)
     quota.recount(tx)
+    indexing.follow_rules(tx)
     digest = tx.db.execute("select value from setting where key = 'policy'").get
     if digest == tx.policy.digest:
         return {"rescoped": False}

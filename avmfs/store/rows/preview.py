@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from avmfs import calls, paths
+from avmfs.text import sniff
 from avmfs.text.escapes import visible
 
 READ: Final = 400  # bytes of the beginning
@@ -15,9 +16,10 @@ READ: Final = 400  # bytes of the beginning
 
 def first_line(head: bytes) -> str:
     """The first line with words in it; nothing in it hides."""
-    if b"\0" in head:
+    text = sniff.beginning(head)
+    if "\0" in text:
         return "(binary)"
-    for line in head.decode("utf-8", "replace").splitlines():
+    for line in text.splitlines():
         if line.strip(" #\t-*>"):
             return visible(line.strip())
     return ""
@@ -27,4 +29,4 @@ def mentions(query: str, name: bytes, head: bytes) -> bool:
     """Return whether the name or the beginning has these letters, in either case."""
     calls.go_on()
     wanted = query.casefold()
-    return wanted in paths.text(name).casefold() or wanted in head.decode("utf-8", "ignore").casefold()
+    return wanted in paths.text(name).casefold() or wanted in sniff.beginning(head).casefold()

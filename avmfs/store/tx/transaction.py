@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from avmfs_config import Settings
 
 _FEW_VERSIONS = 16
+_WILD = re.compile(r"[*?[]")
 
 
 def new_id() -> int:
@@ -65,12 +66,25 @@ class IndexRules:
         """Of a document of ``size`` bytes."""
         return max(_FEW_VERSIONS, min(self.versions, self.history_bytes // max(size, 1)))
 
+    def leaves_out(self, parts: tuple[bytes, ...], size: int) -> str | None:
+        """Why a file of ``size`` bytes is not indexed there, whatever it says; None where it is."""
+        if self.ignores(parts):
+            return "its name is on the ignore list"
+        return f"larger than {self.max_bytes} bytes" if size > self.max_bytes else None
+
     def ignores(self, parts: tuple[bytes, ...]) -> bool:
         name, tail = _patterns(self.ignore)
         names = [paths.text(part) for part in parts]
         if name is not None and name.match(names[-1]):
             return True
         return tail is not None and any(tail.match("/".join(names[start:])) for start in range(len(names)))
+
+    def ignores_by(self, directory: tuple[bytes, ...]) -> bool:
+        """Return whether what is below a directory may be ignored because of where that stands, or of its name."""
+        names = [paths.text(part) for part in directory]
+        ways = ["/".join([*names[start:], ""]) for start in range(len(names))]
+        fixed = [_WILD.split(glob, maxsplit=1)[0] for glob in self.ignore if "/" in glob]
+        return any(way.startswith(each) or each.startswith(way) for each in fixed for way in ways)
 
 
 @lru_cache(maxsize=16)

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from avmfs import metrics, wire
-from avmfs.access import Principal
+from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed
 from avmfs.store import commands
 from avmfs.store.files.displaced import of_store
 from avmfs.store.files.wal_header import CommitHeader
 from avmfs.store.notify.change_ring import ChangeRing
 from avmfs.store.schema import database
+from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting, split_commit
 from avmfs.store.writer.applied import AppliedRequests, refused, refused_instead, reply
 from avmfs.store.writer.applier import Applier
@@ -107,6 +108,11 @@ class Writer:
         """Run ``function`` in the loop's thread, between transactions."""
         self._calls.append(function)
         self._peers.wake()
+
+    def set_rules(self, policy: Policy, index: IndexRules) -> None:
+        """As the applier does, in ``call``; and index in idle time what that leaves to be indexed."""
+        self._applier.set_rules(policy, index)
+        self._may_drain = True
 
     def run(self) -> None:
         """Serve until stopped."""

@@ -1,0 +1,94 @@
+"""Which questions ask for what was before, and which have its words alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avmfs.search.tense import asks_for_past
+
+LABELLED = Path(__file__).parents[2] / "benchmarks" / "data" / "updates.jsonl"
+NOTES = ("The staging database has port 5433.", "It moved to 6432.")
+
+
+def labelled() -> list[tuple[dict[str, Any], list[str]]]:
+    pairs = [json.loads(line) for line in LABELLED.read_text("utf-8").splitlines()]
+    return [(each, [each["old"]["text"], each["new"]["text"]]) for each in pairs if each["kind"] == "update"]
+
+
+def test_labelled_questions_about_the_past_are_told_from_those_about_now() -> None:
+    pairs = labelled()
+    past = [asks_for_past(each["question_before"], notes) for each, notes in pairs]
+    assert sum(past) >= 0.95 * len(past) and len(past) > 250
+    assert [each["question"] for each, notes in pairs if asks_for_past(each["question"], notes)] == []
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        "which port before the move",
+        "phone provider before the porting",
+        "error tracker before GlitchTip",
+        "state of the mural before?",
+        "where does Zoe work from before",
+        "who used to own payments",
+        "limit that we used to have",
+        "what is the old upload limit",
+        "former port",
+        "ancien port",
+        "Do you know what the port was before?",
+        "Could you tell me which port we had before the audit",
+        "I am asking once more. Where did it run previously?",
+        "who was first going to moderate the panel",
+        "which room did we meet in during the summer",
+        "dónde estaba el taller antes de la mudanza",
+        "深圳办公室搬家之前在哪里",
+    ],
+)
+def test_a_question_about_what_was(q: str) -> None:
+    assert asks_for_past(q, NOTES)
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        "port of the staging database",
+        "what happens to backups older than 30 days",
+        "delete logs earlier than May",
+        "10 year old whisky, and how old it must be",
+        "what must I run before I merge",
+        "What to run before merging?",
+        "steps before a merge",
+        "checks before Monday",
+        "can I deploy before the audit",
+        "Can deploys run before the freeze",
+        "who signs off before the release",
+        "who gives prior approval for refunds",
+        "who must sign prior to the audit: prior art",
+        "where is the original logo file",
+        "how do I restore the previous version",
+        "which tool is used to build the docs",
+        "key used to sign releases",
+        "who digs at the ancient port",
+        "Could you tell me what to run before merging",
+        "Before you refactor the parser, run the tests.",
+        "合并之前要运行什么",
+        "30天以前的日志放在哪里",
+        "was muss ich vorher ausführen",
+        "qué reviso antes de desplegar",
+        "",
+    ],
+)
+def test_a_question_about_now_that_has_such_words(q: str) -> None:
+    assert not asks_for_past(q, NOTES)
+
+
+def test_a_word_that_all_notes_of_the_matter_have_asks_for_nothing() -> None:
+    both = ("The initial capital is 10,000 EUR.", "The Initial capital was raised to 25,000 EUR.")
+    assert not asks_for_past("initial capital of the depot", both)
+    assert asks_for_past("initial capital of the depot", (both[0], "The capital was raised to 25,000 EUR."))
+    assert asks_for_past("what was the initial capital of the depot", both)
+    assert asks_for_past("old port", ("Gold is sold at the port.", "He told the port."))
