@@ -352,7 +352,8 @@ class Tree:
         return self.opened.handle(node, readable=True, writable=False, append=False)
 
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
-        """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
+        """open(2) with O_CREAT of a name that the kernel did not find. Raises Stale if another mount has made it since:
+        whether it may be opened was asked of nobody."""
         with self._errors if isinstance(where, Real) else self._of_views:
             if isinstance(where, Place) and where.name == ASK:
                 self.require_writable()
@@ -371,14 +372,10 @@ class Tree:
                 exclusive=bool(flags & os.O_EXCL),
                 **self.attributer.recorded(caller, where),
             )
-            if "row" in made:
-                found: Real = Made(node_of(tuple(made["row"])))
-                handle = self._opened(found.node.id, flags)
-            else:
-                found = self.node(made["node"])
-                if found.node.kind is Kind.SYMLINK:
-                    raise Stale("a symlink has come meanwhile")  # the kernel looks again, and follows it
-                handle = self.open_file(found.node, flags)
+            if "row" not in made:  # the kernel looks again: it follows a symlink, and asks the mode of a file
+                raise Stale("another mount has made it meanwhile")
+            found = Made(node_of(tuple(made["row"])))
+            handle = self._opened(found.node.id, flags)
             handle.file.unsynced = handle.syncs = True
             return found, handle
 
