@@ -124,6 +124,7 @@ class Session:
         self._forget = forget
         self._turn = threading.Lock()  # to lead
         self._leader = 0  # its thread
+        self._turned = threading.local()  # asker: of the request with which this thread has led last, and waited
         self._attends = False  # does the leader run what may wait for the writer?
         self._polls: dict[int, select.poll] = {}  # by the descriptor of an answer: that and the device
         self._threads = self._followers = 0  # of these, and those of them that wait for their turn
@@ -312,11 +313,12 @@ class Session:
         for ready, _ in poll.poll(_ANSWER_MS):
             if ready == descriptor:
                 return
-        self._step_down()
+        self.aside()
 
     def aside(self) -> None:
         """This thread is about to wait, for who knows how long. If it leads, another thread does from now on."""
         if self._leader == threading.get_ident():
+            self._turned.asker = self.asker()  # the next request will lie in its place
             self._step_down()
 
     def _count_resent(self, unique: int, resent: set[int]) -> None:
@@ -437,7 +439,7 @@ class Session:
         if isinstance(request, Request):
             return request.thread
         leads = self._leader == threading.get_ident()
-        asker: int = p.IN_PID.unpack_from(self._buffer)[0] if leads else 0
+        asker: int = p.IN_PID.unpack_from(self._buffer)[0] if leads else getattr(self._turned, "asker", 0)
         return asker
 
     @property

@@ -99,9 +99,10 @@ class Kernel:
     def _end(unique: int, node: int, view: memoryview, size: int) -> bytes:
         raise Over
 
-    def ask(self, op: int, node: int = 2, body: bytes = b"") -> int:
+    def ask(self, op: int, node: int = 2, body: bytes = b"", thread: int = 0) -> int:
         self._unique += 1
-        self.sock.send(p.IN_HEADER.pack(p.IN_HEADER.size + len(body), op, self._unique, node, 0, 0, 0, 0, 0) + body)
+        header = p.IN_HEADER.pack(p.IN_HEADER.size + len(body), op, self._unique, node, 0, 0, thread, 0, 0)
+        self.sock.send(header + body)
         return self._unique
 
     def interrupt(self, unique: int) -> None:
@@ -164,6 +165,21 @@ def test_several_may_wait_and_none_keeps_the_next_one(kernel: Kernel) -> None:
     for _ in waiting:
         kernel.let_go()
     assert {kernel.reply()[0] for _ in waiting} == waiting
+
+
+def test_who_has_asked_is_known_when_another_request_lies_in_its_place(kernel: Kernel) -> None:
+    came = threading.Event()
+
+    def asker(unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        if node == 2:
+            kernel.session.aside()
+            assert came.wait(300)
+        came.set()
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size + 1, 0, unique) + bytes([kernel.session.asker()])
+
+    kernel.session.answers({Op.FLUSH: asker})
+    asked = [(kernel.ask(Op.FLUSH, node, thread=thread), 0, bytes([thread])) for node, thread in ((2, 7), (3, 8))]
+    assert sorted(kernel.reply() for _ in asked) == asked
 
 
 @pytest.mark.parametrize("op", [Op.SETLK, Op.SETLKW])
