@@ -299,6 +299,8 @@ class Handover:
                 return
             file.restore(_edit(what, at, record[_EDIT.size :]), time)
         file.unfinished = self._tree.memory.store.left(COMMIT, node)
+        # What others have committed below them meanwhile, nobody knows: with a time of before it would not be read.
+        file.moved = self._tree.memory.now()
 
     # Nodes -----------------------------------------------------------------------------------------------------
 
