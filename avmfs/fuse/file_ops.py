@@ -161,7 +161,7 @@ class FileOps:
             if self._tree.sources.awaits(found.node):
                 if not self._session.may_block():
                     raise Later
-                request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
+                request.abandonable = not flags & os.O_TRUNC  # which waits for nothing, and is given to the source
             if open_flags & p.OPEN_KILL_SUIDGID:
                 self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():

@@ -280,7 +280,7 @@ class Tree:
         taken = None
         if self.sources.any:
             taken = self._taken(found, flags)
-            if readable or (taken is not None and not flags & os.O_TRUNC):
+            if readable if taken is None else not flags & os.O_TRUNC:
                 self.sources.fresh(found)
         with self._errors if isinstance(found, Real) else self._of_views:
             if isinstance(found, Real) and taken is not None:
