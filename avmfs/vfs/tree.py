@@ -230,7 +230,8 @@ class Tree:
             moved, replaced = peek(here, name), peek(there, new_name)
             if moved is not None:
                 self.opened.commit(moved.id)
-            self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
+            ends = {"new_parent": there, "new_name": new_name}
+            self.memory.submit("rename", parent=here, name=name, **ends, flags=flags, trash=self._trash)
             if moved != replaced and not flags:
                 self._remember_removed(replaced)
 
