@@ -297,6 +297,20 @@ def test_each_process_is_told_once_and_writes_nothing_before(tree: Tree, monkeyp
     assert reader.read(0, 10) == b"First\0\0\0\0?"
 
 
+def test_of_what_is_refused_that_stays_which_was_committed_on_the_way(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, reader = _opened(tree, os.O_RDWR | os.O_TRUNC, os.O_RDONLY)
+    monkeypatch.setattr(open_file, "SPILL_BYTES", 8)
+    handle.write(0, b"12345")
+    handle.write(5, b"6789")
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "submit", no_room)
+        with pytest.raises(OverQuota):
+            handle.flush()
+    assert reader.read(0, 99) == b"12345"
+
+
 def test_a_write_that_cannot_commit_what_came_before_takes_nothing_and_gives_nothing_up(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
