@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 MAX_WRITE = 1 << 20
 _BUFFER = MAX_WRITE + 64 * 1024
-_MOST = 512  # threads; what may block beyond that waits for one of them
+_MOST = 512  # threads; what may block beyond that waits for one of them, but for what is ``apart``
 _SPARE = 4  # threads that wait for their turn to lead
 _DROP_S = 1.0  # that pages which a request holds are waited for, here; they are dropped all the same
 _ANSWER_MS = 1000  # a writer that takes longer is waited for where another leads
@@ -168,6 +168,20 @@ class Session:
             self._quick.pop(op, None)
             self._handlers[op] = behind(self._handlers[op])
         self._blocking.update(ops)
+
+    def apart(self, handler: Handler) -> Handler:
+        """One that waits for another client: its thread counts for none meanwhile, as that one may need one."""
+
+        def handle(request: Request) -> bytes:
+            with self._mutex:
+                self._threads -= 1
+            try:
+                return handler(request)
+            finally:
+                with self._mutex:
+                    self._threads += 1
+
+        return handle
 
     def serve(self, ready: Callable[[], None], minor: int = 0, agreed: int = 0) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on

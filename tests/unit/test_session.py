@@ -201,6 +201,42 @@ def test_a_lock_is_given_back_while_all_threads_there_may_be_wait_for_it(
     assert {kernel.reply() for _ in range(9)} == {(unique, 0, b"") for unique in (last, *waiting)}
 
 
+def test_who_holds_a_lock_is_answered_while_more_wait_for_it_than_threads_there_may_be(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.fuse.session._MOST", 6)
+    file: Any = SimpleNamespace(file=SimpleNamespace(node=7, is_shared_memory=lambda: False))
+    handles: Any = SimpleNamespace(file=lambda number: file)
+    waits: set[int] = set()
+
+    def interrupted() -> bool:
+        waits.add(threading.get_ident())
+        return kernel.session.interrupted()
+
+    LockOps(kernel.session, handles, LockTable(tmp_path, interrupted))
+    kernel.session.serves({Op.OPENDIR: lambda request: b"listed"}, blocking=True)
+
+    def ask(op: Op, owner: int, kind: int) -> int:
+        return kernel.ask(op, 7, p.LK_IN.pack(1, owner, 0, (1 << 63) - 1, kind, 0, 0, 0))
+
+    first = ask(Op.SETLK, 1, fcntl.F_WRLCK)
+    assert kernel.reply() == (first, 0, b"")
+    waiting, deadline = set[int](), time.monotonic() + 300
+    for owner in range(2, 20):
+        waiting.add(ask(Op.SETLKW, owner, fcntl.F_RDLCK))
+        while len(waits) < len(waiting):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    unique = kernel.ask(Op.OPENDIR)
+    assert kernel.reply() == (unique, 0, b"listed")
+    unique = ask(Op.SETLK, 20, fcntl.F_RDLCK)
+    assert kernel.reply() == (unique, Busy.code, b"")
+    last = ask(Op.SETLK, 1, fcntl.F_UNLCK)
+    assert {kernel.reply() for _ in range(19)} == {(unique, 0, b"") for unique in (last, *waiting)}
+    unique = kernel.ask(Op.OPENDIR)
+    assert kernel.reply() == (unique, 0, b"listed")
+
+
 def test_an_error_after_stepping_down_is_answered_and_the_loop_goes_on(kernel: Kernel) -> None:
     unique = kernel.ask(Op.RMDIR)
     assert kernel.reply() == (unique, Busy.code, b"")
