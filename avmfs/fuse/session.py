@@ -22,6 +22,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
@@ -39,6 +40,7 @@ _BUFFER = MAX_WRITE + 64 * 1024
 _MOST = 512  # threads; what may block beyond that waits for one of them, but for what is ``apart``
 _SPARE = 4  # threads that wait for their turn to lead
 _DROP_S = 1.0  # that pages which a request holds are waited for, here; they are dropped all the same
+_DRAINS_S, _TAKEN_IN_MS = 1.0, 100  # that what has waited for a successor may take, and the last answer to it
 _ANSWER_MS = 1000  # a writer that takes longer is waited for where another leads
 _WANTED = (
     p.Init.ASYNC_READ
@@ -116,6 +118,8 @@ class Session:
         self.asks: Callable[[int], bool] | None = None
         """May a source have to be asked for what is done to a node of the store, or be given it?"""
         self._resent: set[int] | None = None  # while requests are sent again: those that were read
+        self.drained: Callable[[], None] | None = None
+        """Called once what has waited for a successor is answered, or after a while all the same."""
         self._fd = descriptor
         self._handlers: dict[int, Handler] = {}
         self._quick: dict[int, Quick] = {}
@@ -191,6 +195,7 @@ class Session:
             self.minor, self.agreed, self._resent = minor, agreed, set()
             os.write(self._fd, p.RESEND)
             ready()
+            self._drains_until = time.monotonic() + _DRAINS_S
         try:
             with self._mutex:
                 self._add_thread()
@@ -255,6 +260,8 @@ class Session:
         buffer, view, buffers = self._buffer, memoryview(self._buffer), [self._buffer]
         brief, quick, fd, admitted = p.IN_BRIEF.unpack_from, self._quick, self._fd, self._admitted
         tally = self._tally
+        if self.drained is not None:
+            self._drain()
         while True:
             try:
                 size = os.readv(fd, buffers)
@@ -298,6 +305,17 @@ class Session:
             if self._leader != me:
                 return True
             self._attends = False
+            if self.drained is not None:
+                self._drain()
+
+    def _drain(self) -> None:
+        """Call ``drained`` where nothing waits any more. Who has just been answered may still have to take that in."""
+        device = select.poll()
+        device.register(self._fd, select.POLLIN)
+        if time.monotonic() > self._drains_until or not device.poll(_TAKEN_IN_MS):
+            drained, self.drained = self.drained, None
+            if drained is not None:
+                drained()
 
     def _by_handle(self, op: int, node: int) -> bool:
         """Return whether this is fstat(2), which read(2) does as well: the kernel does not say by which handle. Of a
