@@ -34,7 +34,7 @@ from avmfs.fuse.listing_cache import CachedListing
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Later, Request, Session
 from avmfs.vfs import listings
-from avmfs.vfs.address import Address
+from avmfs.vfs.address import Address, Real
 from avmfs.vfs.tree import Tree
 
 PAGE = 2048  # names that are read from the store at once
@@ -172,12 +172,15 @@ class DirectoryOps:
 
     def _open_asking(self, request: Request) -> bytes:
         where = self._numbers.address(request.node)
+        request.abandonable = isinstance(where, Real) and self._tree.sources.awaits(where.node)
         self._tree.sources.fresh(where)
         store = self._tree.memory.store
         state = store.cached_state()
         entries, more, lasting = listings.page(self._tree.memory, where, b"", PAGE)
         listing = Listing(request.node, where, state, CachedListing(entries), more=more)
         listing.whole = lasting and not more and store.cached_state() == state
+        if not self._session.keeps(request):  # interrupted meanwhile: nobody will release it
+            return b""
         number = self._keep(listing, request.unique)
         if listing.whole:
             self._know(request.node, Known(state, listing.snapshot))

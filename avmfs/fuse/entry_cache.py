@@ -74,6 +74,8 @@ class EntryCache:
         self._mutex = threading.Lock()  # over changes of the last five
         self._told: FIFO[int, bytes] = FIFO(_MOST)  # by the last entry of a node that was not opened since
         self._before: FIFO[int, bytes] = FIFO(_MOST)  # the entry of a node that has changed while it was open
+        for node in tree.opened.nodes():
+            self._before.put(node, b"")  # a predecessor has told of it, nobody knows what
 
     @property
     def caching(self) -> bool:
@@ -363,8 +365,12 @@ def _as_stored(node: Node, told: Attributes) -> bool:
 
 
 def _same_to_pages(before: bytes, entry: bytes) -> bool:
-    """Return whether the kernel takes a file's bytes for the same, by size and mtime, though its ctime is another."""
-    (_, size, _, _, m, c, _, m_ns, c_ns, *_), now = p.ATTR.unpack_from(before, _ATTR), p.ATTR.unpack_from(entry, _ATTR)
+    """Return whether the kernel takes a file's bytes for the same, by size and mtime, though its ctime is another.
+    Where nobody knows ``before``: whether it may, as the newest change is not what has set the mtime."""
+    now = p.ATTR.unpack_from(entry, _ATTR)
+    if not before:
+        return (now[4], now[7]) != (now[5], now[8])
+    _, size, _, _, m, c, _, m_ns, c_ns, *_ = p.ATTR.unpack_from(before, _ATTR)
     return (size, m, m_ns) == (now[1], now[4], now[7]) and (c, c_ns) != (now[5], now[8])
 
 

@@ -19,7 +19,7 @@ from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import VIRTUAL, Later, Request, Session
 from avmfs.store.client.inflight import REQUEST
-from avmfs.vfs.address import Made, Real
+from avmfs.vfs.address import Real
 from avmfs.vfs.live_handle import LiveHandle
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.open_file import FileHandle
@@ -161,7 +161,7 @@ class FileOps:
             if self._tree.sources.awaits(found.node):
                 if not self._session.may_block():
                     raise Later
-                request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
+                request.abandonable = not flags & os.O_TRUNC  # which waits for nothing, and is given to the source
             if open_flags & p.OPEN_KILL_SUIDGID:
                 self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():
@@ -175,7 +175,7 @@ class FileOps:
         return self._kept(handle, request)
 
     def _create(self, request: Request) -> bytes:
-        flags, mode, _, open_flags = p.CREATE_IN.unpack_from(request.body)
+        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
         self._replies.will_be_cached(request.node, name)
         if (given := self._handles.given(request.unique)) is not None:
@@ -186,9 +186,6 @@ class FileOps:
         found, handle = self._tree.create(
             self._numbers.directory(request.node), name, mode & 0o7777, flags, request.caller
         )
-        if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle) and not isinstance(found, Made):
-            # Another mount made it first: this truncates what was there.
-            self._tree.drop_set_ids(handle.file.node, request.caller)
         return self._replies.made(found) + self._kept(handle, request)
 
     def _drop_set_ids(self, request: Request, mode: int) -> None:

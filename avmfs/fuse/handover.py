@@ -6,7 +6,8 @@ it justifies, so a request that the kernel sends again after a kill finds the st
 ``inodes``, in whichever thread serves a request.
 
 A successor takes the device over, restores all of this without asking the store, drops what the kernel has cached (it
-may have missed a commit), and asks the kernel to send again what was not answered (FUSE_NOTIFY_RESEND, kernel 6.9).
+may have missed a commit; where the writer still tells it of each, not before those who have waited are answered), and
+asks the kernel to send again what was not answered (FUSE_NOTIFY_RESEND, kernel 6.9).
 
 What is not kept: the reason that /:error tells, and the count of a virtual node's lookups that were under way, which
 may keep a few bytes for as long as the mount lasts.
@@ -297,6 +298,8 @@ class Handover:
                 return
             file.restore(_edit(what, at, record[_EDIT.size :]), time)
         file.unfinished = self._tree.memory.store.left(COMMIT, node)
+        # What others have committed below them meanwhile, nobody knows: with a time of before it would not be read.
+        file.moved = self._tree.memory.now()
 
     # Nodes -----------------------------------------------------------------------------------------------------
 

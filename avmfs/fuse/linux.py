@@ -15,6 +15,7 @@ works, a rename over an open file is one atomic step, a waiting open can be inte
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -102,8 +103,15 @@ class LinuxMount:
         while the writer tells it of every change."""
         over = threading.Event()
         taken_over = self._continuity.minor
-        if taken_over:
+        # Of an answer to what was asked before attributes are dropped the kernel heeds no time, and who has waited for
+        # it to read a file goes on with the bytes of before. While the writer tells of every change, nothing hurries.
+        hurries = not (cached and taken_over and self._sink is not None and _is_open(self._sink))
+        if taken_over and hurries:
             self._continuity.refresh(self._session.descriptor)
+
+        def feed() -> None:
+            if cached and self._session.minor >= p.EPOCH_MINOR:
+                threading.Thread(target=self._feed_cache, args=(over,), name="cache", daemon=True).start()
 
         def greeted() -> None:
             minor = self._session.minor
@@ -116,7 +124,10 @@ class LinuxMount:
                 self._caches(f"none: the kernel speaks FUSE 7.{minor}, names are invalidated from 7.{p.EPOCH_MINOR} on")
             else:
                 self._caches("none: the writer does not tell of changes yet")
-                threading.Thread(target=self._feed_cache, args=(over,), name="cache", daemon=True).start()
+            if hurries:
+                feed()
+            else:
+                self._session.drained = feed
             ready()
 
         try:
@@ -148,6 +159,13 @@ class LinuxMount:
         """Note, and tell, what the kernel may cache: "epoch", or "none: " and why."""
         self.caches = mode
         self._report(mode)
+
+
+def _is_open(connection: int) -> bool:
+    """Return whether the other side, which says nothing, has not ended a connection."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return not poll.poll(0)
 
 
 def _told_to_writer(found: Mapping[str, int]) -> tuple[int, int | None]:

@@ -1,7 +1,7 @@
 """fcntl and flock requests, as calls of the mount's lock table.
 
-A lock that has to be waited for is waited for where it may block. One that is given back needs no thread of its own:
-those who wait for it may have all that there are.
+A lock that has to be waited for is waited for where it may block, by any number of clients: what its holder asks before
+it gives it back finds a thread. Giving it back needs none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LockOps:
         self._handles, self._locks = handles, locks
         session.answers({Op.SETLK: self._unlock, Op.SETLKW: self._unlock})
         session.serves({Op.GETLK: self._getlk})
-        session.serves({Op.SETLK: self._setlk, Op.SETLKW: self._setlk}, blocking=True)
+        session.serves({Op.SETLK: self._setlk, Op.SETLKW: session.apart(self._setlk)}, blocking=True)
 
     def _getlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)

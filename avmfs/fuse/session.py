@@ -22,6 +22,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -37,9 +38,10 @@ log = logging.getLogger(__name__)
 
 MAX_WRITE = 1 << 20
 _BUFFER = MAX_WRITE + 64 * 1024
-_MOST = 512  # threads; what may block beyond that waits for one of them
+_MOST = 512  # threads; what may block beyond that waits for one of them, but for what is ``apart``
 _SPARE = 4  # threads that wait for their turn to lead
 _DROP_S = 1.0  # that pages which a request holds are waited for, here; they are dropped all the same
+_DRAINS_S, _TAKEN_IN_MS = 1.0, 100  # that what has waited for a successor may take, and the last answer to it
 _ANSWER_MS = 1000  # a writer that takes longer is waited for where another leads
 _AGAIN_MS = 1000  # until a thread is asked for again where there was none
 _WANTED = (
@@ -118,6 +120,8 @@ class Session:
         self.asks: Callable[[int], bool] | None = None
         """May a source have to be asked for what is done to a node of the store, or be given it?"""
         self._resent: set[int] | None = None  # while requests are sent again: those that were read
+        self.drained: Callable[[], None] | None = None
+        """Called once what has waited for a successor is answered, or after a while all the same."""
         self._fd = descriptor
         self._handlers: dict[int, Handler] = {}
         self._quick: dict[int, Quick] = {}
@@ -126,6 +130,7 @@ class Session:
         self._forget = forget
         self._turn = threading.Lock()  # to lead
         self._leader = 0  # its thread
+        self._turned = threading.local()  # asker: of the request with which this thread has led last, and waited
         self._attends = False  # does the leader run what may wait for the writer?
         self._polls: dict[int, select.poll] = {}  # by the descriptor of an answer: that and the device
         self._threads = self._followers = 0  # of these, and those of them that wait for their turn
@@ -171,6 +176,20 @@ class Session:
             self._handlers[op] = behind(self._handlers[op])
         self._blocking.update(ops)
 
+    def apart(self, handler: Handler) -> Handler:
+        """One that waits for another client: its thread counts for none meanwhile, as that one may need one."""
+
+        def handle(request: Request) -> bytes:
+            with self._mutex:
+                self._threads -= 1
+            try:
+                return handler(request)
+            finally:
+                with self._mutex:
+                    self._threads += 1
+
+        return handle
+
     def serve(self, ready: Callable[[], None], minor: int = 0, agreed: int = 0) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on
         a mount that is taken over; ``minor`` and ``agreed`` are then what the predecessor had."""
@@ -179,6 +198,7 @@ class Session:
             self.minor, self.agreed, self._resent = minor, agreed, set()
             os.write(self._fd, p.RESEND)
             ready()
+            self._drains_until = time.monotonic() + _DRAINS_S
         try:
             with self._mutex:
                 self._add_thread()
@@ -266,6 +286,8 @@ class Session:
         buffer, view, buffers = self._buffer, memoryview(self._buffer), [self._buffer]
         brief, quick, fd, admitted = p.IN_BRIEF.unpack_from, self._quick, self._fd, self._admitted
         tally = self._tally
+        if self.drained is not None:
+            self._drain()
         while True:
             if self._overflow and self._catch_up():
                 return True
@@ -310,6 +332,17 @@ class Session:
             if self._leader != me:
                 return True
             self._attends = False
+            if self.drained is not None:
+                self._drain()
+
+    def _drain(self) -> None:
+        """Call ``drained`` where nothing waits any more. Who has just been answered may still have to take that in."""
+        device = select.poll()
+        device.register(self._fd, select.POLLIN)
+        if time.monotonic() > self._drains_until or not device.poll(_TAKEN_IN_MS):
+            drained, self.drained = self.drained, None
+            if drained is not None:
+                drained()
 
     def _by_handle(self, op: int, node: int) -> bool:
         """Return whether this is fstat(2), which read(2) does as well: the kernel does not say by which handle. Of a
@@ -339,11 +372,12 @@ class Session:
         for ready, _ in poll.poll(_ANSWER_MS):
             if ready == descriptor:
                 return
-        self._step_down()
+        self.aside()
 
     def aside(self) -> None:
         """This thread is about to wait, for who knows how long. If it leads, another thread does from now on."""
         if self._leader == threading.get_ident():
+            self._turned.asker = self.asker()  # the next request will lie in its place
             self._step_down()
 
     def _count_resent(self, unique: int, resent: set[int]) -> None:
@@ -469,7 +503,7 @@ class Session:
         if isinstance(request, Request):
             return request.thread
         leads = self._leader == threading.get_ident()
-        asker: int = p.IN_PID.unpack_from(self._buffer)[0] if leads else 0
+        asker: int = p.IN_PID.unpack_from(self._buffer)[0] if leads else getattr(self._turned, "asker", 0)
         return asker
 
     @property

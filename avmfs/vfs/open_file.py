@@ -88,6 +88,7 @@ class OpenFile:
         "_below",
         "_changed",
         "_committed",
+        "_told",
         "dirtied",
         "edits",
         "handles",
@@ -116,7 +117,7 @@ class OpenFile:
         changed: Callable[[int], None] = lambda node: None,
     ) -> None:
         """``committed`` is called when edits are in the store, before they are dropped here; ``changed`` with a node
-        whose commit has made it otherwise than this mount had it."""
+        whose commit may have made it otherwise than this mount had it."""
         self.memory = memory
         self.node = node
         self._committed, self._changed = committed, changed
@@ -128,7 +129,8 @@ class OpenFile:
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
         self.made = 0  # of the newest edit: what a touch leaves alone is as it was
         self.moved = 0  # when another mount was found to have changed the file below these edits
-        self._below = 0  # the store's ctime of the file when it was looked at last
+        self._below = 0  # the store's ctime of the file when the edits began, or it was looked at last
+        self._told = False  # has anybody seen it with these edits?
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
         self.in_trash = False  # was it there when it was first opened, and ever since?
@@ -152,6 +154,7 @@ class OpenFile:
     def overlaid(self, node: Node) -> Node:
         """``node`` with the size and times that the uncommitted edits give it. Takes no lock: edits over the bytes that
         they have just become say the same again. Who has not just peeked goes through ``OpenFiles.overlaid``."""
+        self._told = self._told or self.written != 0  # before they are looked at: who drops them looks afterwards
         written, edits = self.written, self.edits
         if not written:
             return node
@@ -234,9 +237,12 @@ class OpenFile:
         """When an edit is made: after all that this mount has seen of the file, although clocks go back."""
         now = self.memory.now()
         try:
-            return max(now, self.memory.store.cached_node(self.memory.who, self.node).ctime + 1)
+            below = self.memory.store.cached_node(self.memory.who, self.node).ctime
         except Stale:  # the commit says so
             return now
+        if not self.written:
+            self._below = below
+        return max(now, below + 1)
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
@@ -270,7 +276,8 @@ class OpenFile:
                 behind = done.get("behind", 0)
             self._committed()
             self._clean()
-            if behind:  # which is not what the kernel was told of the size
+            if behind or self._told:  # of a size that it has not, or of times that it need not have
+                self._told = False
                 self._changed(self.node)
             return durable
 

@@ -42,7 +42,7 @@ class OpenFiles:
         """Called with a node whose edits could not be committed and are no more, or whose bytes may be others though
         its size and time are as they were: what was told of it is not so."""
         self.changed: Callable[[int], None] = lambda node: None
-        """Called with a node whose commit has made it otherwise than this mount had it."""
+        """Called with a node whose commit may have made it otherwise than this mount had it."""
         self.asker: Callable[[], int] = lambda: 0
         """See ``Files``."""
 

@@ -230,7 +230,8 @@ class Tree:
             moved, replaced = peek(here, name), peek(there, new_name)
             if moved is not None:
                 self.opened.commit(moved.id)
-            self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
+            ends = {"new_parent": there, "new_name": new_name}
+            self.memory.submit("rename", parent=here, name=name, **ends, flags=flags, trash=self._trash)
             if moved != replaced and not flags:
                 self._remember_removed(replaced)
 
@@ -280,7 +281,7 @@ class Tree:
         taken = None
         if self.sources.any:
             taken = self._taken(found, flags)
-            if readable or (taken is not None and not flags & os.O_TRUNC):
+            if readable if taken is None else not flags & os.O_TRUNC:
                 self.sources.fresh(found)
         with self._errors if isinstance(found, Real) else self._of_views:
             if isinstance(found, Real) and taken is not None:
@@ -352,7 +353,8 @@ class Tree:
         return self.opened.handle(node, readable=True, writable=False, append=False)
 
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
-        """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
+        """open(2) with O_CREAT of a name that the kernel did not find. Raises Stale if another mount has made it since:
+        whether it may be opened was asked of nobody."""
         with self._errors if isinstance(where, Real) else self._of_views:
             if isinstance(where, Place) and where.name == ASK:
                 self.require_writable()
@@ -371,14 +373,10 @@ class Tree:
                 exclusive=bool(flags & os.O_EXCL),
                 **self.attributer.recorded(caller, where),
             )
-            if "row" in made:
-                found: Real = Made(node_of(tuple(made["row"])))
-                handle = self._opened(found.node.id, flags)
-            else:
-                found = self.node(made["node"])
-                if found.node.kind is Kind.SYMLINK:
-                    raise Stale("a symlink has come meanwhile")  # the kernel looks again, and follows it
-                handle = self.open_file(found.node, flags)
+            if "row" not in made:  # the kernel looks again: it follows a symlink, and asks the mode of a file
+                raise Stale("another mount has made it meanwhile")
+            found = Made(node_of(tuple(made["row"])))
+            handle = self._opened(found.node.id, flags)
             handle.file.unsynced = handle.syncs = True
             return found, handle
 

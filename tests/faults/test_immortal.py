@@ -342,6 +342,28 @@ def test_changes_made_while_nobody_serves_are_seen(mounted: Mounted) -> None:
     assert mounted.status()["caching"] == "epoch"
 
 
+@pytest.mark.parametrize("how", ["as it is", "with edits of its own", "with its time set back"])
+def test_what_is_open_shows_what_is_committed_while_its_mount_is_replaced(mounted: Mounted, how: str) -> None:
+    """The kernel keeps the bytes that it has for as long as it is told the same size and time."""
+    at, other, then = mounted.memory / "f", mounted.daemon.at("bob") / "memory/f", (10**18, 10**18)
+    at.write_bytes(b"0" * 16384)
+    os.utime(at, ns=then)
+    with opened(at, os.O_RDWR) as here, opened(other, os.O_RDWR) as there:
+        if how == "with edits of its own":
+            os.pwrite(here, b"alice", 0)
+        os.fstat(here)
+        assert os.pread(here, 16384, 0).endswith(b"0" * 10000)
+        pid = mounted.status()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        os.pwrite(there, b"bob", 8192)
+        os.fsync(there)
+        if how == "with its time set back":
+            os.utime(other, ns=then)
+        assert os.pread(here, 3, 8192) == b"bob"  # which waits for the successor
+    wait(lambda: mounted.status()["pid"] not in (pid, None))
+    mounted.daemon.pids.add(mounted.status()["pid"])
+
+
 def test_what_is_open_and_known_shows_what_is_committed_while_the_writer_is_replaced(mounted: Mounted) -> None:
     """The new writer tells a kernel of what it commits once the mount has come to it, and not before."""
     wait(lambda: mounted.status("alice")["caching"] == mounted.status("bob")["caching"] == "epoch")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,24 @@ def test_times_do_not_go_back_when_what_was_written_earlier_is_committed_later(p
         assert (place.bob / "f").read_bytes().startswith(b"AB")
         assert after.st_mtime_ns >= before.st_mtime_ns and after.st_ctime_ns > before.st_ctime_ns
         (place.alice / "f").write_bytes(b"BBBBBBBBBB")
+
+
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"B" * 10), lambda path: path.chmod(0o600)])
+def test_who_saves_is_shown_the_times_that_all_have_though_another_was_in_between(
+    place: Place, change: Callable[[Path], object]
+) -> None:
+    (place.alice / "f").write_bytes(b"0123456789")
+    with open(place.alice / "f", "r+b", buffering=0) as file:
+        file.write(b"A")
+        change(place.bob / "f")
+        before, shown = (place.bob / "f").stat(), os.fstat(file.fileno())
+        assert shown.st_mtime_ns >= before.st_mtime_ns and shown.st_ctime_ns >= before.st_ctime_ns
+    here, there = (place.alice / "f").stat(), (place.bob / "f").stat()
+    assert (here.st_atime_ns, here.st_mtime_ns, here.st_ctime_ns) == (
+        there.st_atime_ns,
+        there.st_mtime_ns,
+        there.st_ctime_ns,
+    )
 
 
 # Holes ----------------------------------------------------------------------------------------------------------

@@ -38,10 +38,18 @@ class Desk(BaseHandler):
     tickets = {}
 
     def read(self, path, context):
+        self.wait()
         return self.tickets.get(context.params["id"])
 
     def list(self, path, context):
+        self.wait()
         return list(self.tickets)
+
+    def wait(self):
+        if os.path.exists(self.config["log"] + "-held"):
+            open(self.config["log"] + "-asked", "a").close()
+        while os.path.exists(self.config["log"] + "-held"):
+            time.sleep(0.02)
 
     def write(self, path, data, context):
         what = data.decode()
@@ -233,6 +241,13 @@ def settings(place: Path) -> Iterator[str]:
                 "history": True,
                 "ttl": 0,
             },
+            {
+                "pattern": "/live/queue/{id}",
+                "handler": "plugin",
+                "config": {"plugin": "desk_of_a_test", "path": str(place / "code"), "log": str(place / "queue")},
+                "writable": True,
+                "ttl": 0,
+            },
             {"pattern": "/system/status", "handler": "script", "config": {"command": "uptime"}},
             {"pattern": "/live/chosen/{city}", "handler": "script", "config": {"command": "echo ${city}"}}
             | {"values": {"city": ["Oslo", "Rome"]}},
@@ -402,6 +417,53 @@ def test_a_hundred_readers_of_a_path_are_one_fetch(alice: Path, bob: Path, place
 
 def test_a_reader_that_waits_can_be_interrupted(live: Path) -> None:
     assert sh(f"timeout --signal=INT 1 cat {live}/hung/never", check=False).returncode == 124
+
+
+OPENS = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts behind itself ignores it
+try:
+    os.open(sys.argv[1], int(sys.argv[2]))
+    print("opened")
+except KeyboardInterrupt:
+    print("given up")
+"""
+
+
+@pytest.mark.skipif(PORTABLE, reason="libfuse tells of an interrupt only who asks")
+@pytest.mark.parametrize(
+    ("name", "flags", "waits"),
+    [
+        ("", os.O_RDONLY | os.O_DIRECTORY, True),
+        ("/a", os.O_RDONLY, True),
+        ("/a", os.O_RDWR, True),
+        ("/a", os.O_WRONLY | os.O_APPEND, True),
+        ("/a", os.O_RDWR | os.O_TRUNC, False),
+    ],
+)
+def test_who_opens_what_a_slow_source_has_can_be_interrupted_and_waits_for_nothing_that_it_empties(
+    live: Path, place: Path, name: str, flags: int, waits: bool
+) -> None:
+    held, asked = place / "queue-held", place / "queue-asked"
+    if name:
+        (live / "queue/a").write_text("first\n")
+    assert "queue" in os.listdir(live)
+    held.touch()
+    try:
+        with running(OPENS, f"{live}/queue{name}", flags) as opening:
+            try:
+                if waits:
+                    until(asked.exists)
+                    opening.send_signal(signal.SIGINT)
+                # Before the source's own time is over, which is 300 s.
+                assert line_from(opening, 100.0) == ("given up" if waits else "opened")
+                assert asked.exists() == waits
+            finally:
+                held.unlink()
+    finally:
+        asked.unlink(missing_ok=True)
+    if name and waits:
+        assert cat(live / "queue/a") == "first\n"
 
 
 def test_what_changed_is_kept_where_the_provider_says_so(live: Path, place: Path) -> None:

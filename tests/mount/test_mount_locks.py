@@ -444,6 +444,22 @@ def test_a_lock_that_ends_commits_nothing_of_another_process(place: Place) -> No
         assert (place.bob / "saved").read_text() == "before"
 
 
+def test_a_close_that_ends_a_lock_commits_nothing_of_another_process_however_much_is_asked_beside(place: Place) -> None:
+    (place.alice / "saved").write_text("before")
+    (place.alice / "state").touch()
+    saves = "import sys; file = open(sys.argv[1], 'w'); print('goes on'); sys.stdin.readline()"
+    looks = "import os, sys\nprint('goes on')\nwhile True: os.close(os.open(sys.argv[1], os.O_RDONLY))"
+    with ExitStack() as stack:
+        for code in (saves, looks, looks):
+            process = stack.enter_context(running(code, place.alice / ("saved" if code is saves else "state")))
+            assert line_from(process) == "goes on"
+        for number in range(200):
+            with (place.alice / "state").open("r+b") as state:
+                fcntl.lockf(state, fcntl.LOCK_EX)
+                state.write(b"%d" % number)
+        assert (place.bob / "saved").read_text() == "before"
+
+
 def test_flock_1_works_from_the_shell(place: Place) -> None:
     add = "for i in $(seq 20); do (flock 9; n=$(cat n); echo $((n + 1)) > n) 9> lock; done"
     (place.alice / "n").write_text("0\n")

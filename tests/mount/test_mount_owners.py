@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.mount.mount_world import Place, World
+from tests.mount.mount_world import Place, World, line_from, running
 
 pytestmark = [
     pytest.mark.mount,
@@ -114,3 +114,39 @@ def test_who_may_remove_from_a_sticky_directory(place: Place) -> None:
     os.chown(place.alice / "g", OTHER, OTHER)
     assert _as(USER, [], os.unlink, place.bob / "g") == "EPERM"
     assert (place.alice / "g").exists()
+
+
+# As a user, a file of its own at each line that comes in; prints whose it is, or the errno's name.
+CREATES = """
+import errno, os, sys
+path, user, flags = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.umask(0)
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+print("ready")
+for number, _ in enumerate(sys.stdin):
+    try:
+        descriptor = os.open(f"{path}/n{number}", os.O_CREAT | flags, 0o600)
+        print(os.fstat(descriptor).st_uid)
+        os.close(descriptor)
+    except OSError as e:
+        print(errno.errorcode[e.errno])
+"""
+
+
+def test_who_creates_what_another_user_makes_at_that_moment_opens_it_by_its_mode_alone(place: Place) -> None:
+    os.chmod(place.alice, 0o777)
+    with (
+        running(CREATES, place.alice, USER, os.O_EXCL | os.O_WRONLY) as owner,
+        running(CREATES, place.bob, OTHER, os.O_RDONLY) as other,
+    ):
+        assert line_from(owner) == line_from(other) == "ready"
+        came = set()
+        for number in range(400):
+            for each in (owner, other) if number % 2 else (other, owner):
+                assert each.stdin is not None
+                each.stdin.write("\n")
+                each.stdin.flush()
+            came.add((line_from(owner), line_from(other)))
+    assert came == {(str(USER), "EACCES"), ("EEXIST", str(OTHER))}

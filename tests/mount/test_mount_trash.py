@@ -86,6 +86,25 @@ def test_a_file_that_was_open_when_it_went_to_the_trash_has_no_link_for_who_has_
     assert until(lambda: (kept.parent / "back").stat().st_nlink == 1)
 
 
+def test_a_note_whose_place_a_symlink_takes_is_in_the_trash_as_if_it_were_removed(world: World, place: Place) -> None:
+    """`ln -sf` makes a link of another name, and renames that."""
+    for name in ("plan.md", "gone.md", "file.md"):
+        note(world, place, name, "the harvest begins in June")
+    before = meta(place.alice / "plan.md")
+    sh("ln -sf v2/plan.md plan.md", cwd=place.bob)
+    os.symlink("v2", world.mounts["carol"] / place.path[1:] / "link")
+    os.rename(*(world.mounts["carol"] / place.path[1:] / name for name in ("link", "gone.md")))  # which has no trash
+    (place.bob / "new.md").write_text("another")
+    os.rename(place.bob / "new.md", place.bob / "file.md")
+    assert [os.readlink(place.alice / name) for name in ("plan.md", "gone.md")] == ["v2/plan.md", "v2"]
+    assert (place.alice / "file.md").read_text() == "another"
+    kept = world.mounts["alice"] / "trash" / place.path.removeprefix("/memory/")
+    assert os.listdir(kept) == ["plan.md"] and meta(kept / "plan.md")["id"] == before["id"]
+    (place.alice / "plan.md").unlink()
+    os.rename(kept / "plan.md", place.alice / "plan.md")
+    assert "the harvest" in (place.bob / "plan.md").read_text()
+
+
 def test_rm_in_the_trash_and_on_a_mount_without_one_is_for_good(world: World, place: Place) -> None:
     note(world, place, "a.md", "first")
     note(world, place, "b.md", "second")

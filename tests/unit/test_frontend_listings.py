@@ -53,7 +53,7 @@ class Reader:
         self.handlers: dict[int, Callable[[Request], bytes]] = {}
         DirectoryOps(self, self.tree, numbers, replies, continuity)  # type: ignore[arg-type]
         self.unique = 0
-        self.keeps: list[str] | None = None
+        self.kept: list[str] | None = None
         self.from_cache = self.read = 0
 
     def answers(self, quick: Mapping[int, Callable[..., bytes | None]]) -> None:
@@ -63,6 +63,9 @@ class Reader:
         self.handlers.update(handlers)
 
     def may_block(self) -> bool:
+        return True
+
+    def keeps(self, request: Request) -> bool:
         return True
 
     def ask(self, op: Op, body: bytes) -> bytes:
@@ -77,7 +80,7 @@ class Reader:
     def open(self) -> tuple[int, int]:
         number, flags, _ = p.OPEN_OUT.unpack(self.ask(Op.OPENDIR, bytes(p.OPEN_IN.size)))
         if not flags & p.FOPEN_KEEP_CACHE:
-            self.keeps = None
+            self.kept = None
         return number, flags
 
     def entries(self, number: int, room: int) -> list[str]:
@@ -108,13 +111,13 @@ class Reader:
 
     def names(self, room: int) -> list[str]:
         number, flags = self.open()
-        if self.keeps is not None:
+        if self.kept is not None:
             self.from_cache += 1
-            found = self.keeps
+            found = self.kept
         else:
             self.read += 1
             found = self.entries(number, room)
-            self.keeps = found if flags & p.FOPEN_CACHE_DIR else None
+            self.kept = found if flags & p.FOPEN_CACHE_DIR else None
         self.close(number)
         assert found[:2] == [".", ".."]
         return found[2:]

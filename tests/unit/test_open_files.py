@@ -118,6 +118,21 @@ def test_a_touch_that_is_told_late_sets_no_time_back(world: World, tree: Tree) -
     assert tree.peek(node).mtime == world.clock() and tree.peek(node).size == 5
 
 
+def test_what_was_told_of_a_file_with_edits_is_told_anew_once_they_are_committed(world: World, tree: Tree) -> None:
+    """Where the clock has been set back, say, no file gets the time that was told."""
+    (handle,) = _opened(tree, os.O_RDWR)
+    dropped: list[int] = []
+    tree.opened.changed = dropped.append
+    world.clock.pass_(-1)
+    handle.write(0, b"one")
+    handle.flush()
+    assert not dropped, "nobody has looked"
+    handle.write(0, b"two")
+    told = tree.attributes_of(handle.file.node)
+    handle.flush()
+    assert tree.attributes_of(handle.file.node).mtime != told.mtime and dropped == [handle.file.node]
+
+
 def test_where_the_clock_goes_back_it_is_still_known_what_was_appended_before_an_edit(world: World, tree: Tree) -> None:
     (handle,) = _opened(tree, os.O_RDWR)
     world.clock.pass_(1)
@@ -280,6 +295,20 @@ def test_each_process_is_told_once_and_writes_nothing_before(tree: Tree, monkeyp
     handle.write(0, b"F")
     handle.flush()
     assert reader.read(0, 10) == b"First\0\0\0\0?"
+
+
+def test_of_what_is_refused_that_stays_which_was_committed_on_the_way(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, reader = _opened(tree, os.O_RDWR | os.O_TRUNC, os.O_RDONLY)
+    monkeypatch.setattr(open_file, "SPILL_BYTES", 8)
+    handle.write(0, b"12345")
+    handle.write(5, b"6789")
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "submit", no_room)
+        with pytest.raises(OverQuota):
+            handle.flush()
+    assert reader.read(0, 99) == b"12345"
 
 
 def test_a_write_that_cannot_commit_what_came_before_takes_nothing_and_gives_nothing_up(

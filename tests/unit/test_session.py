@@ -100,9 +100,10 @@ class Kernel:
     def _end(unique: int, node: int, view: memoryview, size: int) -> bytes:
         raise Over
 
-    def ask(self, op: int, node: int = 2, body: bytes = b"") -> int:
+    def ask(self, op: int, node: int = 2, body: bytes = b"", thread: int = 0) -> int:
         self._unique += 1
-        self.sock.send(p.IN_HEADER.pack(p.IN_HEADER.size + len(body), op, self._unique, node, 0, 0, 0, 0, 0) + body)
+        header = p.IN_HEADER.pack(p.IN_HEADER.size + len(body), op, self._unique, node, 0, 0, thread, 0, 0)
+        self.sock.send(header + body)
         return self._unique
 
     def interrupt(self, unique: int) -> None:
@@ -167,6 +168,21 @@ def test_several_may_wait_and_none_keeps_the_next_one(kernel: Kernel) -> None:
     assert {kernel.reply()[0] for _ in waiting} == waiting
 
 
+def test_who_has_asked_is_known_when_another_request_lies_in_its_place(kernel: Kernel) -> None:
+    came = threading.Event()
+
+    def asker(unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        if node == 2:
+            kernel.session.aside()
+            assert came.wait(300)
+        came.set()
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size + 1, 0, unique) + bytes([kernel.session.asker()])
+
+    kernel.session.answers({Op.FLUSH: asker})
+    asked = [(kernel.ask(Op.FLUSH, node, thread=thread), 0, bytes([thread])) for node, thread in ((2, 7), (3, 8))]
+    assert sorted(kernel.reply() for _ in asked) == asked
+
+
 @pytest.mark.parametrize("op", [Op.SETLK, Op.SETLKW])
 def test_a_lock_is_given_back_while_all_threads_there_may_be_wait_for_it(
     kernel: Kernel, op: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +200,42 @@ def test_a_lock_is_given_back_while_all_threads_there_may_be_wait_for_it(
     waiting = {ask(Op.SETLKW, owner, fcntl.F_RDLCK) for owner in range(2, 10)}
     last = ask(op, 1, fcntl.F_UNLCK)
     assert {kernel.reply() for _ in range(9)} == {(unique, 0, b"") for unique in (last, *waiting)}
+
+
+def test_who_holds_a_lock_is_answered_while_more_wait_for_it_than_threads_there_may_be(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.fuse.session._MOST", 6)
+    file: Any = SimpleNamespace(file=SimpleNamespace(node=7, is_shared_memory=lambda: False))
+    handles: Any = SimpleNamespace(file=lambda number: file)
+    waits: set[int] = set()
+
+    def interrupted() -> bool:
+        waits.add(threading.get_ident())
+        return kernel.session.interrupted()
+
+    LockOps(kernel.session, handles, LockTable(tmp_path, interrupted))
+    kernel.session.serves({Op.OPENDIR: lambda request: b"listed"}, blocking=True)
+
+    def ask(op: Op, owner: int, kind: int) -> int:
+        return kernel.ask(op, 7, p.LK_IN.pack(1, owner, 0, (1 << 63) - 1, kind, 0, 0, 0))
+
+    first = ask(Op.SETLK, 1, fcntl.F_WRLCK)
+    assert kernel.reply() == (first, 0, b"")
+    waiting, deadline = set[int](), time.monotonic() + 300
+    for owner in range(2, 20):
+        waiting.add(ask(Op.SETLKW, owner, fcntl.F_RDLCK))
+        while len(waits) < len(waiting):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    unique = kernel.ask(Op.OPENDIR)
+    assert kernel.reply() == (unique, 0, b"listed")
+    unique = ask(Op.SETLK, 20, fcntl.F_RDLCK)
+    assert kernel.reply() == (unique, Busy.code, b"")
+    last = ask(Op.SETLK, 1, fcntl.F_UNLCK)
+    assert {kernel.reply() for _ in range(19)} == {(unique, 0, b"") for unique in (last, *waiting)}
+    unique = kernel.ask(Op.OPENDIR)
+    assert kernel.reply() == (unique, 0, b"listed")
 
 
 def test_an_error_after_stepping_down_is_answered_and_the_loop_goes_on(kernel: Kernel) -> None:

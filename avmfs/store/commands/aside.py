@@ -51,6 +51,28 @@ def unlink(tx: Tx, parent: int, name: bytes, trash: bool = False, instead_of: by
     return {"node": node.id, "kept": False}
 
 
+@command(native=True)
+def rename(
+    tx: Tx,
+    parent: int,
+    name: bytes,
+    new_parent: int,
+    new_name: bytes,
+    flags: int = 0,
+    instead_of: bytes | None = None,
+    trash: bool = False,
+) -> dict[str, Any]:
+    """See ``renaming.rename``. With ``trash`` a note goes there whose place a symlink takes, as it cannot go on."""
+    if trash and not flags and namespace.entry(tx, parent, name)[1].kind is Kind.SYMLINK:
+        there = tx.directory(new_parent)
+        target = namespace.occupant(tx, there, new_name)
+        if target is not None and target.scope in tx.visible:
+            tx.visible.require(target.scope, paths.text(new_name))
+            if _worth_keeping(tx, target, parts := tx.parts_of(target)):
+                _discard(tx, there, target, parts)
+    return renaming.rename(tx, parent, name, new_parent, new_name, flags, instead_of)
+
+
 def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
     """Return whether a file that is removed goes to the trash: a text that is searched, older than a minute, that no
     version control manages; and there is room on the disk, and in the trash a place of that name."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from avmfs import paths
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, Stale
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, namespace, scoping, versions
+from avmfs.store.commands import namespace, scoping, versions
 from avmfs.store.rows.log_ops import BESIDE, ORPHANED
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.tx.transaction import Tx
@@ -34,7 +34,6 @@ _BELOW = """with recursive below(id, deep, long) as (
 ) select max(deep), max(long) from below"""
 
 
-@command(native=True)
 def rename(
     tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, instead_of: bytes | None = None
 ) -> dict[str, Any]:
