@@ -23,7 +23,7 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.handover import Handover
 from avmfs.fuse.linux import LinuxMount
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Request
+from avmfs.fuse.request import Request
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.schema.tables import MEMORY
 from avmfs.vfs.tree import Tree

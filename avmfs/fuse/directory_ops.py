@@ -32,7 +32,8 @@ from avmfs.fuse.handover import Handover
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.listing_cache import CachedListing
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Later, Request, Session
+from avmfs.fuse.request import Later, Request
+from avmfs.fuse.session import Session
 from avmfs.vfs import listings
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.tree import Tree

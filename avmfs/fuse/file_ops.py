@@ -17,7 +17,8 @@ from avmfs.fuse.handles import Handles
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import VIRTUAL, Later, Request, Session
+from avmfs.fuse.request import VIRTUAL, Later, Request
+from avmfs.fuse.session import Session
 from avmfs.store.client.inflight import REQUEST
 from avmfs.vfs.address import Real
 from avmfs.vfs.live_handle import LiveHandle

@@ -18,7 +18,7 @@ from avmfs.errors import NotFound, OverQuota, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handover import Handover
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import VIRTUAL, Request
+from avmfs.fuse.request import VIRTUAL, Request
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Place, Real, Then, ViewThen
 from avmfs.vfs.tree import Tree

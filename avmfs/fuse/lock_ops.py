@@ -11,7 +11,8 @@ import fcntl
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Request, Session
+from avmfs.fuse.request import Request
+from avmfs.fuse.session import Session
 from avmfs.vfs.locks import LockTable
 
 _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file

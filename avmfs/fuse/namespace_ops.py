@@ -15,7 +15,8 @@ from avmfs.fuse.handles import Handles
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Handler, Later, Request, Session
+from avmfs.fuse.request import Handler, Later, Request
+from avmfs.fuse.session import Session
 from avmfs.vfs.address import Real
 from avmfs.vfs.live_handle import LiveHandle
 from avmfs.vfs.tree import Tree

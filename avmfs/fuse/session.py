@@ -31,8 +31,8 @@ from avmfs import calls, metrics
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
+from avmfs.fuse.request import VIRTUAL, Handler, Later, Quick, Request
 from avmfs.fuse.uid_gate import FENCED
-from avmfs.vfs.attributes import Caller
 
 log = logging.getLogger(__name__)
 
@@ -59,42 +59,9 @@ _WANTED = (
     | p.Init.DIRECT_IO_ALLOW_MMAP
     | p.Init.HAS_RESEND
 )
-VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
 _BY_NAME = p.SetAttr.MODE | p.SetAttr.UID | p.SetAttr.GID | p.SetAttr.ATIME | p.SetAttr.MTIME
 _WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
-
-class Request(calls.Call):
-    """One request of the kernel. ``answered`` guards an ``abandonable`` one against a second reply after an interrupt,
-    which gives it up."""
-
-    __slots__ = ("abandonable", "answered", "body", "gid", "node", "op", "thread", "uid", "unique")
-
-    def __init__(self, op: int, unique: int, node: int, uid: int, gid: int, body: bytes, thread: int = 0) -> None:
-        super().__init__()
-        self.op, self.unique, self.node, self.uid, self.gid, self.body = op, unique, node, uid, gid, body
-        self.thread = thread
-        self.answered = self.abandonable = False
-
-    @property
-    def resent(self) -> bool:
-        """Whether it was sent before, to a process that was killed before it had answered."""
-        return self.unique >= p.RESENT
-
-    @property
-    def caller(self) -> Caller:
-        return Caller(self.uid, self.gid)
-
-
-class Later(Exception):
-    """Raised by a handler in the leading thread: the request may block, run it again where it may."""
-
-
-Handler = Callable[[Request], bytes]
-Quick = Callable[[int, int, memoryview, int], bytes | None]
-"""(unique, node, request with its header, its length) -> the whole reply; empty: none is due; None: ask the handler.
-One that submits something has to copy before what it needs of the request, whose place the next one takes, and to
-answer what goes wrong by itself."""
 
 _GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 

@@ -9,7 +9,8 @@ from avmfs.errors import Exists, NoAttribute, TooSmall
 from avmfs.fuse import protocol as p
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Request, Session
+from avmfs.fuse.request import Request
+from avmfs.fuse.session import Session
 from avmfs.vfs import xattrs
 from avmfs.vfs.tree import Tree
 

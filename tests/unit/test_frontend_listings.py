@@ -20,7 +20,7 @@ from avmfs.fuse.handover import Handover
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.listing_cache import CachedListing
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Request
+from avmfs.fuse.request import Request
 from avmfs.handover import HandoverState
 from avmfs.store.notify import kernel_filter
 from avmfs.store.notify.kernel_filter import KernelFilter

@@ -22,7 +22,7 @@ from avmfs.fuse.inodes import Inodes, is_past
 from avmfs.fuse.namespace_ops import NamespaceOps
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Request
+from avmfs.fuse.request import Request
 from avmfs.memory import Memory
 from avmfs.store.client.inflight import COMMIT, REQUEST
 from avmfs.store.notify import kernel_filter

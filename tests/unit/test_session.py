@@ -22,7 +22,8 @@ from avmfs.errors import Busy, Denied
 from avmfs.fuse import protocol as p
 from avmfs.fuse.lock_ops import LockOps
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import VIRTUAL, Request, Session
+from avmfs.fuse.request import VIRTUAL, Request
+from avmfs.fuse.session import Session
 from avmfs.vfs.locks import LockTable
 from tests.threads import refused_once
 
