@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,29 @@ def alive(pid: int) -> bool:
     return False
 
 
+def began(pid: int) -> str | None:
+    """When a process did, in ticks of the kernel's: its number may be somebody else's later."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
+
+
+class Pids:
+    """Processes, by number, of which those that have ended are none any more: numbers come round within minutes."""
+
+    def __init__(self) -> None:
+        self._began: dict[int, str] = {}
+
+    def add(self, *pids: int) -> None:
+        self._began |= {pid: at for pid in pids if (at := began(pid)) is not None}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([pid for pid, at in self._began.items() if began(pid) == at])
+
+    def clear(self) -> None:
+        self._began.clear()
+
+
 def kill_and_wait(pid: int) -> None:
     """Until it has ended, and init has heard of it: who starts a daemon at once may come before a killed one has let go
     of its lock, or while its number still is somebody's."""
@@ -79,8 +102,7 @@ class Daemon:
             "PYTHONPATH": os.pathsep.join(str(REPOSITORY / part) for part in (".", "daemon", "config")),
         }
         self.agents: list[str] = []
-        self.pids: set[int] = set()
-        self.supervisors: set[int] = set()
+        self.pids, self.supervisors = Pids(), Pids()
         self.holder = 0
         self.settings(QUIET)
 
@@ -193,7 +215,7 @@ class Daemon:
 
     def orphaned(self) -> bool:
         """After its supervisor was killed: only the holder is left."""
-        return not any(alive(pid) for pid in self.pids - {self.holder})
+        return not any(alive(pid) for pid in {*self.pids} - {self.holder})
 
     def kill_all(self) -> None:
         """Every process of it at once; those that end with another one are no error."""
@@ -201,14 +223,15 @@ class Daemon:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait(self.gone)
-        self.pids.clear()  # whose numbers others may have from now on
+        self.pids.clear()
 
     def clean_up(self) -> None:
         """By pid and by mountpoint only."""
         with contextlib.suppress(Exception):
             self.family()
         # The supervisor first, whose number need not be the lowest: it would replace a holder that ends.
-        for pid in sorted(self.pids, key=lambda pid: pid not in self.supervisors):
+        supervisors = {*self.supervisors}
+        for pid in sorted(self.pids, key=lambda pid: pid not in supervisors):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for agent in self.agents:

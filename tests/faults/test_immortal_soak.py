@@ -136,7 +136,7 @@ def load(daemon: Daemon, tmp_path: Path) -> Iterator[Load]:
 
 def status(daemon: Daemon) -> dict[str, Any]:
     found: dict[str, Any] = control.ask(daemon.run / "control.sock", "status")
-    daemon.pids |= {mount["pid"] for mount in found["mounts"] if mount["pid"]}
+    daemon.pids.add(*(mount["pid"] for mount in found["mounts"] if mount["pid"]))
     return found
 
 

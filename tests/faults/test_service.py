@@ -172,7 +172,7 @@ def test_the_mounts_wait_where_systemd_starts_a_killed_supervisor_again(daemon: 
     assert client.stdout is not None and client.stdout.readline() == "before\n"
     killed = daemon.status()["pid"]
     os.kill(killed, signal.SIGKILL)
-    wait(lambda: not any(alive(pid) for pid in daemon.pids - {daemon.holder, client.pid}))
+    wait(lambda: not any(alive(pid) for pid in {*daemon.pids} - {daemon.holder, client.pid}))
     daemon.environ["SERVICE_RESULT"] = "signal"
     assert "its mounts wait" in daemon.command("stop", "--as-stop-post")
     assert daemon.mounted("alice") and alive(daemon.holder)
