@@ -99,6 +99,8 @@ class Session:
         self._leader = 0  # its thread
         self._turned = threading.local()  # asker: of the request with which this thread has led last, and waited
         self._attends = False  # does the leader run what may wait for the writer?
+        self._device = select.poll()  # for whoever leads
+        self._device.register(descriptor, select.POLLIN)
         self._polls: dict[int, select.poll] = {}  # by the descriptor of an answer: that and the device
         self._threads = self._followers = 0  # of these, and those of them that wait for their turn
         self._overflow: deque[Callable[[], object]] = deque()  # what waits for a thread
@@ -239,12 +241,10 @@ class Session:
 
     def _catch_up(self) -> bool:
         """Let another thread lead, so that this one may see to what waits for one. False: a request comes first."""
-        device = select.poll()
-        device.register(self._fd, select.POLLIN)
         while self._overflow:
             if self._step_down():
                 return True
-            if device.poll(_AGAIN_MS):
+            if self._device.poll(_AGAIN_MS):
                 break
         return False
 
@@ -304,9 +304,7 @@ class Session:
 
     def _drain(self) -> None:
         """Call ``drained`` where nothing waits any more. Who has just been answered may still have to take that in."""
-        device = select.poll()
-        device.register(self._fd, select.POLLIN)
-        if time.monotonic() > self._drains_until or not device.poll(_TAKEN_IN_MS):
+        if time.monotonic() > self._drains_until or not self._device.poll(_TAKEN_IN_MS):
             drained, self.drained = self.drained, None
             if drained is not None:
                 drained()

@@ -30,6 +30,7 @@ from avmfs_config import find_paths
 from avmfs_daemon import control
 
 from tests import forked
+from tests.faults.daemons import alive, began
 from tests.log_lines import unexpected
 
 LIMIT_S = 300.0
@@ -385,11 +386,7 @@ def quoted(path: Path | str) -> str:
 
 def _born(pid: int) -> str | None:
     """When a process started, in ticks since boot; None for one that is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    return began(pid) if alive(pid) else None
 
 
 def _children(pid: int) -> list[int]:
