@@ -103,9 +103,13 @@ class Nursery:
         atexit.register(self._end)
 
     def start(
-        self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str, files: tuple[int, int, int],
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: str,
+        files: tuple[int, int, int],
         passed: Sequence[int] = (),
-    ) -> Forked:  # fmt: skip
+    ) -> Forked:
         """``passed``: descriptors that it shall have under the same numbers."""
         asked = {"arguments": list(arguments), "environ": dict(environ), "cwd": cwd, "passed": list(passed)}
         request = os.memfd_create("request")
@@ -134,15 +138,25 @@ def _nursery(module: str, locale: tuple[str, ...], _of: int) -> Nursery:
 
 
 def start(
-    module: str, arguments: Sequence[str], environ: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] = ".",
-    *, files: tuple[int, int, int], passed: Sequence[int] = (),
-) -> Forked | subprocess.Popen[bytes]:  # fmt: skip
+    module: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] = ".",
+    *,
+    files: tuple[int, int, int],
+    passed: Sequence[int] = (),
+) -> Forked | subprocess.Popen[bytes]:
     """`python -m MODULE ARGUMENTS`; ``files`` are its stdin, stdout and stderr."""
     if not AVAILABLE:
         return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], env=environ, cwd=cwd, stdin=files[0], stdout=files[1],
-            stderr=files[2], pass_fds=passed,
-        )  # fmt: skip
+            [sys.executable, "-m", module, *arguments],
+            env=environ,
+            cwd=cwd,
+            stdin=files[0],
+            stdout=files[1],
+            stderr=files[2],
+            pass_fds=passed,
+        )
     environ = os.environ if environ is None else environ
     locale = tuple(environ.get(name, "") for name in LOCALE)
     nursery = _nursery(module, locale, os.getpid())  # a process that a test has forked has its own
@@ -150,9 +164,13 @@ def start(
 
 
 def run(
-    module: str, arguments: Sequence[str], environ: Mapping[str, str], cwd: str | os.PathLike[str] = ".",
-    data: bytes = b"", timeout: float = 300.0,
-) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    module: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: str | os.PathLike[str] = ".",
+    data: bytes = b"",
+    timeout: float = 300.0,
+) -> subprocess.CompletedProcess[bytes]:
     """The same to its end, as subprocess.run captures it: until nobody has its stdout and stderr open."""
     pipes = [os.pipe() for _ in range(3)]
     (stdin, feeding), (out, stdout), (err, stderr) = pipes
@@ -185,9 +203,13 @@ def run(
 
 
 def interpreted(
-    module: str, arguments: Sequence[str], environ: Mapping[str, str], cwd: str | os.PathLike[str], data: bytes,
+    module: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    data: bytes,
     timeout: float,
-) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+) -> subprocess.CompletedProcess[bytes]:
     """As `run`, by an interpreter of its own."""
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, env=environ, cwd=cwd, input=data, capture_output=True, timeout=timeout)

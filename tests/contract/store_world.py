@@ -57,10 +57,16 @@ class WriterProcess:
     """A writer child and the listening socket, which stays here when the child is killed."""
 
     def __init__(
-        self, database: Path, clock: Path, rules: list[Rule] | None = None, default: str = "rw",
-        connections: int | None = None, socket_path: Path | None = None,
-        constants: Mapping[str, Mapping[str, float]] | None = None, log: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        database: Path,
+        clock: Path,
+        rules: list[Rule] | None = None,
+        default: str = "rw",
+        connections: int | None = None,
+        socket_path: Path | None = None,
+        constants: Mapping[str, Mapping[str, float]] | None = None,
+        log: str = "",
+    ) -> None:
         self.database = database
         self.rules, self.default = rules or [], default
         self.key = secrets.token_bytes(32)

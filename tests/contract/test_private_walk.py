@@ -65,8 +65,8 @@ class Walk:
             "rename": lambda place, node: node.id >= 16 and (len(place) == 2 or chance.randrange(3) == 0),
             "save": lambda place, node: node.kind is Kind.FILE,
         }
-        what = ("own", "open", "limited", "mkdir", "rename", "rename", "archive", "remove", "put_back", "key", "rules",
-                "save")[kind]  # fmt: skip
+        kinds = "own open limited mkdir rename rename archive remove put_back key rules save"
+        what = kinds.split()[kind]
         found = [each for each in tree if wanted.get(what, lambda place, node: node.id >= 16)(*each)]
         shared = [each for each in found if paths.agent_space(each[0]) is None]
         often = chance.randrange(3)
