@@ -24,7 +24,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -38,6 +37,8 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingBackend, EmbeddingUnavailable
 from avmfs.errors import AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.node import StoredNode
+from avmfs.store.files.io import sync_directory
+from avmfs.transfer.files import output
 
 __all__ = [
     "Batch",
@@ -229,21 +230,9 @@ class EmbeddingStore:
             "sha256": hashlib.sha256(body).hexdigest(),
         }
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + body)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self.path)
-        except BaseException:
-            os.unlink(name)
-            raise
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name is durable too
-        finally:
-            os.close(folder)
+        with output(self.path.absolute()) as file:  # a file may be called "-"
+            file.write(MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + body)
+        sync_directory(self.path.parent)
 
     def rebuild(self, paths: Iterable[str] | None = None) -> int:
         """Embed these nodes, or all text files that the agent sees, into an empty index; how many there are."""

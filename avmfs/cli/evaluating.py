@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 
@@ -21,26 +22,8 @@ from avmfs.text.escapes import visible
 from avmfs.text.tokens import TokenCounter
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    endpoint: str | None
-    kind: str
-    model: str | None
-    key_variable: str
-    judge: str | None
-    no_memory: bool
-    language: str
-    inject: int | None
-    calls: int | None
-    sent: int | None
-    window: int
-    max_answer: int
-    scenarios: str | None
-    output: str
-    baseline: str | None
-
-
-def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
+def evaluate(preset: str, subject: str, chosen: SimpleNamespace) -> None:
+    """``chosen`` has the other options, by their names."""
     results.subject(subject)
     before = results.read(Path(chosen.baseline)) if chosen.baseline is not None else None
     counter = TokenCounter()
@@ -88,7 +71,7 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
         click.get_current_context().exit(2)
 
 
-def _models(chosen: Chosen, counter: TokenCounter) -> tuple[ChatModel, ChatModel | None]:
+def _models(chosen: SimpleNamespace, counter: TokenCounter) -> tuple[ChatModel, ChatModel | None]:
     if chosen.endpoint is None:
         if chosen.judge is not None or chosen.model is not None:
             raise click.UsageError("--model and --judge need an --endpoint")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -140,7 +141,7 @@ def memory_(preset: str, subject: str, **chosen: Any) -> None:
     """
     from avmfs.cli import evaluating
 
-    evaluating.evaluate(preset, subject, evaluating.Chosen(**chosen))
+    evaluating.evaluate(preset, subject, SimpleNamespace(**chosen))
 
 
 def measure(folder: Path, notes: int) -> list[Figure]:

@@ -196,6 +196,13 @@ def test_what_was_saved_is_there_again_without_embedding(make: Make) -> None:
     assert index.path.stat().st_mode & 0o077 == 0
 
 
+def test_any_name_of_a_file_is_one(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled(make(path=Path("-"))).save()
+    assert (tmp_path / "-").stat().st_mode & 0o077 == 0
+    assert len(make(path=Path("-"))) == 3
+
+
 @pytest.mark.parametrize("other", [{"db": "b.db"}, {"db": "avm.db", "at": "-0s"}])
 def test_the_index_of_another_store_or_instant_is_another_one(
     make: Make, tmp_path: Path, other: dict[str, str]

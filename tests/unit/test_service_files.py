@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import plistlib
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -142,6 +143,16 @@ def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program
     assert found.path.read_text() == "[Unit]\n"
     assert service.put(found, force=True) and found.path.read_text() == found.text
     assert os.listdir(found.path.parent) == ["avm-daemon.service"]
+
+
+def test_everybody_may_read_the_file_whatever_who_installs_it_hides(tmp_path: Path, program: list[str]) -> None:
+    found = made("systemd", tmp_path, program)
+    before = os.umask(0o077)
+    try:
+        service.put(found, force=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(found.path.stat().st_mode) == 0o644
 
 
 def test_the_program_names_itself_so_that_it_is_found_from_anywhere(tmp_path: Path, program: list[str]) -> None:

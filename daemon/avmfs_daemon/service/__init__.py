@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +19,7 @@ from typing import Literal
 from xml.sax.saxutils import escape
 
 from avmfs.api.autostart import ASKERS
+from avmfs.transfer.files import output
 
 Platform = Literal["systemd", "launchd"]
 
@@ -139,17 +139,9 @@ def put(service: Service, *, force: bool) -> bool:
     if before is not None and MARK not in before and not force:
         raise ServiceProblem(f"{service.path}: was written by somebody else; --force replaces it")
     service.path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, new = tempfile.mkstemp(dir=service.path.parent, prefix=f".{service.path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(service.text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(new, 0o644)
-        os.replace(new, service.path)
-    except BaseException:
-        os.unlink(new)
-        raise
+    with output(service.path) as file:
+        file.write(service.text.encode())
+        os.fchmod(file.fileno(), 0o644)
     return True
 
 
