@@ -273,6 +273,19 @@ def test_a_snapshot_for_which_there_is_no_room_is_not_begun(
     assert len(log.snapshots()) == 1 and sorted(a.parent.iterdir()) == there
 
 
+def test_a_store_for_which_there_is_no_room_is_not_joined(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 14, f_bavail=a.stat().st_size // PAGE)
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="have to be free"):
+        small.setattr(os, "statvfs", lambda path: disk)
+        cluster.join(b, log, POLICY)
+    assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
+    cluster.join(b, log, POLICY)
+    assert not differing(a, b)
+
+
 def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:
     a, b = tmp_path / "a" / "avm.db", tmp_path / "b" / "avm.db"
     with contextlib.closing(open_direct(a, POLICY, RULES)) as store:
