@@ -30,6 +30,7 @@ from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
 from avmfs.store.sharedlog.protocol import SharedLog
+from avmfs.store.writer import rewriting
 
 CHUNK: Final = 4 * 1024 * 1024
 READ: Final = 64  # records at a time
@@ -39,10 +40,13 @@ _IN_FORCE: Final = "select value from setting where key = 'policy_text'"
 
 def init(path: Path, log: SharedLog, host: str) -> Position:
     """Make the log, and this store its first host. Raises Exists where there is another store's log, Busy while a
-    daemon runs."""
+    daemon runs, or a reader keeps what was purged in the file; NoSpace."""
     with _still(path):
         database.prepare(path)
-        found = _position(path)
+        with contextlib.closing(database.connect(path, writable=False)) as db:
+            found, unwiped = position(db), rewriting.due(db)
+        if unwiped:  # no snapshot could be made of it, and no command alone can wipe one of several hosts'
+            rewriting.rewrite(path)
         try:
             log.create(found.cluster if found is not None else uuid.uuid4().hex)
         except Exists:
@@ -69,7 +73,7 @@ def snapshot(path: Path, log: SharedLog, host: str) -> int:
         if at is None or at.cluster != log.cluster():
             raise Invalid("this store is not one of this log's", os.fspath(path))
         if unwiped:
-            raise Busy("what was purged is still in free pages of this store: ask again later", os.fspath(path))
+            raise Busy("what was purged is in its free pages till its daemon wipes it: ask later", os.fspath(path))
         log.put_snapshot(at.number, host, _chunks(taken))
         return at.number
 
