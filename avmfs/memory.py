@@ -324,7 +324,7 @@ class Memory:
             here, name = self._entry(reader, old)
             there, new_name = self._entry(reader, new)
         only = {} if instead_of is None else {"instead_of": instead_of}
-        self.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, **only)
+        self.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, trash=True, **only)
 
     def make_directories(self, parts: tuple[bytes, ...]) -> None:
         """mkdir -p."""

@@ -1,9 +1,9 @@
-"""Whether a question asks for what was true before.
+"""Whether a question asks for what was true (?! (?:to(?! wh)|before|prior)\b).
 
 Owns the words that say so. Most of them are words of the present as well: what is run before a merge, backups older
-than a month, the original of a logo. So the first verb of a sentence decides, and where there is none, or a question
-such as "what is the old limit", the notes: a word that all those of a matter have is a word of the matter. Called for
-the order of notes that say different things (current, linked). Knows no note's time.
+than a month, the original of a logo. So the first verb of what is asked decides (not of "can you tell me"), and where
+there is none, or a question such as "what is the old limit", the notes: a word that all those of a matter have is a
+word of the matter. Called for the order of notes that say different things (current, linked). Knows no note's time.
 """
 
 from __future__ import annotations
@@ -35,16 +35,31 @@ _MUST_ELSEWHERE: Final = re.compile(
     r"|[要需须应该]",
     re.IGNORECASE,
 )
-_TO_TELL: Final = r"(?! (?:you|we|i) (?:please |still )?(?:know|tell|remember|recall|remind|say)\b)"
+_KNOW: Final = r"(?:know|remember|recall|(?:tell|remind)(?: (?:me|us)|(?= wh| how| if)))"
+_FIND: Final = r"(?:say|ask|check|see|find out|look up)(?= wh| how| if| about)"
+_BARELY: Final = r"(?:(?:please|kindly|still|just|really|also|here|else|happen to|help me(?: to)?) )*"
+# Ahead of an indirect question, which is then as the direct one: "can you tell me", "I need to know"; not "I need to
+# know before Monday".
+_AHEAD: Final = re.compile(
+    r"\b(?:(?:can|could|would|will|may|do|does|must|shall|should) (?:you|we|i|any(?:one|body)|some(?:one|body))"
+    rf" {_BARELY}(?:{_KNOW}|have any (?:idea|clue))"
+    rf"|(?<!when )(?:can|could|would|will|may) (?:you|we|i|any(?:one|body)|some(?:one|body)) {_BARELY}{_FIND}"
+    rf"|(?:i|we) {_BARELY}(?:(?:need|have|would (?:like|love)|(?:am|are) (?:trying|hoping)) to|must|should"
+    rf"|(?:can|could|do)(?:n?['’]?t| ?not)) {_BARELY}(?:{_KNOW}|{_FIND})"
+    r"|i (?:am|was) (?:wondering|asking|curious|not sure)|is there any (?:idea|clue)|who (?:knows|remembers|recalls)"
+    rf"|(?:who can|(?:(?:is it|would it be) possible|is there (?:a|any) way|are you able) to) (?:{_KNOW}|{_FIND})"
+    r")\b(?! (?:to|before|prior)\b)",
+    re.IGNORECASE,
+)
 _VERB: Final = re.compile(
     r"\b(?:"
     r"(?P<past>was|were|wasn|weren|did|didn|had|hadn|(?:could|would)(?! (?:you|i)\b)"
     r"|(?:who|what|that|which [\w'’-]+)"
     r" (?:\w+ed|led|made|ran|kept|taught|sent|wrote|held|got|took|came|went|paid|built))"
-    rf"|(?P<must>(?:must|should|shall|needs?|(?-i:can|may|will)){_TO_TELL}|ha(?:ve|s) to"
-    r"|(?:what|where|when|how|which \w+) to \w+|who (?!was|is|has)\w+s"
+    r"|(?P<must>must|should|shall|needs?|(?-i:can|may|will)|ha(?:ve|s) to"
+    r"|(?:what|where|when|how|whom?|whether|which \w+) to \w+|who (?!was|is|has)\w+s"
     r"|(?:what|which [\w'’-]+) (?:happens|comes|goes|runs|gets|applies|holds))"
-    rf"|(?P<now>is|are|am|isn|aren|(?:what|who|where|when|how)['’]s|(?:do|does|don|doesn){_TO_TELL})"
+    r"|(?P<now>is|are|am|isn|aren|(?:what|who|where|when|how)['’]s|do|does|don|doesn)"
     r")\b|^\W*(?P<asked>can|may|will)\b",
     re.IGNORECASE,
 )
@@ -78,17 +93,18 @@ def _asked(q: str) -> tuple[bool, frozenset[str]]:
     for sentence in _SENTENCE.split(q):
         if _SURE.search(sentence) or (_ELSEWHERE.search(sentence) and not _MUST_ELSEWHERE.search(sentence)):
             return True, frozenset()
-        verb = _VERB.search(sentence)
+        direct = _AHEAD.sub("", sentence)
+        verb = _VERB.search(direct)
         tense = verb.lastgroup if verb is not None else None
-        for found in _FORMER.finditer(sentence):
+        for found in _FORMER.finditer(direct):
             kind, after = found.lastgroup, found.end()
-            ends = kind == "before" and _ENDS.match(sentence, after) is not None
+            ends = kind == "before" and _ENDS.match(direct, after) is not None
             if tense == "past" or (ends and tense in (None, "now")):
                 return True, frozenset()
-            if tense is None and kind == "used" and _SUBJECT.search(sentence, 0, found.start()):
+            if tense is None and kind == "used" and _SUBJECT.search(direct, 0, found.start()):
                 return True, frozenset()
-            if kind == "former" and (tense is None or (tense == "now" and not _PLACE.search(sentence))):
+            if kind == "former" and (tense is None or (tense == "now" and not _PLACE.search(direct))):
                 words.add(found[0].casefold())
-            if kind == "before" and tense is None and _EVENT.match(sentence, after):
+            if kind == "before" and tense is None and _EVENT.match(direct, after):
                 words.add(found[0].casefold())
     return False, frozenset(words)

@@ -93,11 +93,11 @@ class Deliverer:
         with self._mutex:
             return longest if self._busy else 0.0
 
-    def finish(self) -> None:
-        """After `stop`: wait until what was under way has ended, and the store has heard of it. Who does not has it
-        delivered again."""
+    def finish(self, within_s: float | None) -> None:
+        """After `stop`: wait until what was under way has ended, and the store has heard of it. What takes longer than
+        that will be delivered again."""
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(within_s)
 
     def _run(self) -> None:
         try:

@@ -22,7 +22,7 @@ from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
 from avmfs.extras import bring
 from avmfs.store.sharedlog.engines import host_name, shared_log
 from avmfs_daemon import mount_links, mountpoint
-from avmfs_daemon.child_runtime import ChildRuntime, living
+from avmfs_daemon.child_runtime import GRACE_S, ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
 from avmfs_daemon.sharing import Forgetting, Head, House
@@ -245,13 +245,16 @@ def run_keeper(spec: ChildSpec) -> None:
             gone=partial(locks.forget_files, spec.runtime_dir / LOCKS),
         )
         deliverer = _deliverer(runtime, spec, store)
+        finishing_s: float | None = GRACE_S
 
         def stop(message: dict[str, object]) -> None:
+            nonlocal finishing_s
+            # A successor runs already, and waits for what is under way. Else none does, and it is delivered again.
+            finishing_s = None if message.get("detached") else GRACE_S
             deliverer.stop()
             keeper.stop()
 
         runtime.on_stop = stop
-        # A successor runs already, and waits for what is under way. Else there is none, and it is delivered again.
         runtime.lingers = lambda message: deliverer.under_way_s() if message.get("detached") else 0.0
         if house is not None:
             house.begins, house.ends = deliverer.start, lambda: stop({})
@@ -260,7 +263,7 @@ def run_keeper(spec: ChildSpec) -> None:
                 deliverer.start()
             runtime.ready()
             keeper.run()
-        deliverer.finish()
+        deliverer.finish(finishing_s)
         digests.close()
 
 

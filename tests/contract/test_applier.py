@@ -103,6 +103,17 @@ def test_a_refusal_is_counted_wherever_in_a_transaction_it_comes(applier: Applie
     assert one(applier, "select count(*) from node where name = ?", b"after") == 1
 
 
+def test_what_a_snapshot_has_is_kept_from_the_next_command_of_its_transaction_on(applier: Applier) -> None:
+    """Where no past is kept but that."""
+    write(applier, "f", b"one")
+    applier.begin()
+    applier.apply(ALICE, "snapshot", {"name": "s"})
+    applier.apply(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+    applier.commit()
+    assert one(applier, "select version from past where name = ?", b"f") == 1
+    assert one(applier, "select count(*) from past_version") == 1
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_a_refused_command_leaves_no_scope_behind(applier: Applier, path: Path, first: bool) -> None:
     """Its number goes to the next that is new: two agents would share a private space."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ from avmfs.agents import anchors, auditing, backups
 from avmfs.agents.auditing import Chainer
 from avmfs.agents.backups import Schedule
 from avmfs.cli.main import avm
-from avmfs.errors import Busy, Exists, NotFound, StoreFailed
+from avmfs.errors import Busy, Exists, NoSpace, NotFound, StoreFailed
 from avmfs.store.backup import archive
-from avmfs.store.files import sync_note, wal_frames
+from avmfs.store.files import room, sync_note, wal_frames
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
 from avmfs.store.schema import database
@@ -360,6 +361,37 @@ def test_anchors_that_are_kept_elsewhere_come_back_to_a_folder_that_is_not_there
     assert anchors.read(tmp_path / "log" / "avm" / "anchors") == anchors.read(anchors.beside(path))
 
 
+def test_a_backup_whose_pages_have_no_room_beside_the_image_is_refused_before_they_are_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, pages = tmp_path / "kept", path.stat().st_size // archive.PAGE
+
+    def disk(at: object) -> SimpleNamespace:
+        """With room for the image, and half of it again."""
+        image = folder / archive.IMAGE
+        taken = image.stat().st_size // archive.PAGE if image.exists() else 0
+        return SimpleNamespace(f_frsize=archive.PAGE, f_blocks=1 << 14, f_bavail=256 + pages * 3 // 2 - taken)
+
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="new in a backup"):
+        small.setattr(os, "statvfs", disk)
+        back_up(path, folder)
+    assert [each.name for each in folder.iterdir()] == ["lock"]
+    assert back_up(path, folder).new
+
+
+def test_a_restore_for_which_there_is_no_room_is_not_begun(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, to = back_up(path, tmp_path / "kept").pages, tmp_path / "new" / "avm.db"
+    disk = SimpleNamespace(f_frsize=archive.PAGE, f_blocks=1 << 14, f_bavail=pages)
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="the store that is restored"):
+        small.setattr(os, "statvfs", lambda at: disk)
+        backups.restore(tmp_path / "kept", to)
+    assert [each.name for each in to.parent.iterdir() if not each.name.endswith(".lock")] == []
+    backups.restore(tmp_path / "kept", to)
+    assert contents(to) == contents(path)
+
+
 def test_a_restore_that_fails_leaves_nothing(path: Path, tmp_path: Path) -> None:
     back_up(path, tmp_path / "kept")
     (tmp_path / "anchors").symlink_to("nowhere")
@@ -519,7 +551,10 @@ def test_a_backup_that_is_none_is_no_reason_to_remove_anything(path: Path, tmp_p
     archive.check(folder, made)
 
 
-def test_what_could_not_be_written_whole_is_not_left(path: Path, tmp_path: Path) -> None:
+def test_what_could_not_be_written_whole_is_not_left(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "require", lambda *_: None)  # there was room, and others took it
     write(path, "more", os.urandom(2_000_000))
     with small_disk(tmp_path / "kept", f"{path.stat().st_size * 3 // 2}") as folder:
         with pytest.raises(OSError, match="No space"):

@@ -273,6 +273,19 @@ def test_a_snapshot_for_which_there_is_no_room_is_not_begun(
     assert len(log.snapshots()) == 1 and sorted(a.parent.iterdir()) == there
 
 
+def test_a_store_for_which_there_is_no_room_is_not_joined(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 14, f_bavail=a.stat().st_size // PAGE)
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="have to be free"):
+        small.setattr(os, "statvfs", lambda path: disk)
+        cluster.join(b, log, POLICY)
+    assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
+    cluster.join(b, log, POLICY)
+    assert not differing(a, b)
+
+
 def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:
     a, b = tmp_path / "a" / "avm.db", tmp_path / "b" / "avm.db"
     with contextlib.closing(open_direct(a, POLICY, RULES)) as store:
@@ -350,6 +363,33 @@ def test_init_that_was_killed_is_done_again(tmp_path: Path, log: MemoryLog, monk
     assert len(log.snapshots()) == 1
     cluster.init(path, log, "a")
     assert len(log.snapshots()) == 1
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_purged_and_is_not_wiped_yet_is_so_before_the_store_is_shared(
+    killed: bool, tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an ``init`` was killed, and no command alone may write any more."""
+    monkeypatch.setattr(rewriting, "PATIENCE_MS", 1)
+    path = tmp_path / "a" / "avm.db"
+    write(path, "one.md")
+    if killed:
+        with monkeypatch.context() as early, pytest.raises(ZeroDivisionError):
+            early.setattr(cluster, "snapshot", lambda *_: 1 / 0)
+            cluster.init(path, log, "a")
+    with contextlib.closing(database.connect(path, writable=True)) as db:
+        db.execute("insert into setting(key, value) values('unwiped', '1')")
+    with contextlib.closing(database.connect(path, writable=False)) as reader:
+        reader.execute("begin")
+        assert reader.execute("select count(*) from node").get
+        with pytest.raises(Busy, match="somebody reads"):
+            cluster.init(path, log, "a")
+    if not killed:
+        write(path, "two.md")  # the store is this machine's own still
+    cluster.init(path, log, "a")
+    assert len(log.snapshots()) == 1
+    with contextlib.closing(database.connect(path, writable=False)) as db:
+        assert not rewriting.due(db)
 
 
 def test_a_store_that_has_lost_its_log_begins_another(tmp_path: Path, log: MemoryLog) -> None:

@@ -770,6 +770,27 @@ def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Pa
         store.close()
 
 
+def test_a_snapshot_can_be_read_though_the_settings_are_lost(clean: Path, run: Run) -> None:
+    store = open_direct(clean, Policy(), IndexRules(past_days=30))
+    store.submit(OPERATOR, "snapshot", name="s")
+    store.submit(ALICE, "write_path", path=place(7), data=b"another")
+    store.close()
+    with contextlib.closing(sqlite3.connect(clean)) as db:
+        [root] = db.execute("select rootpage from sqlite_schema where name = 'setting'").fetchone()
+    poke(clean, (root - 1) * 4096, ZEROS)
+    told = run("repair")[1]
+    assert any("snapshots alone can be seen" in line for line in told["lost"]), told
+    store = opened(clean)
+    try:
+        with store.reading(ALICE) as reader:
+            then = reader.moment("s")
+        with store.reading_at(ALICE, then) as reader:
+            node = at(reader, *place(7)[1:])
+            assert reader.read(node.id, 0, node.size) == note(7)
+    finally:
+        store.close()
+
+
 # What is beside the store ----------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Person, Policy, Principal
 from avmfs.cli.past import place
-from avmfs.errors import AvmError, Invalid, NotFound, TooBig
+from avmfs.errors import AvmError, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, path: Path, **rules: Any) -> None:
         self.path, self.now = path, 1_800_000_000 * 10**9
-        self.rules = IndexRules(past_days=30, **rules)
+        self.rules = IndexRules(**{"past_days": 30, **rules})
         self.policy = Policy()
         self.store = self._open()
         for who in AGENTS:
@@ -819,8 +819,6 @@ def test_a_snapshot_keeps_what_it_has_while_no_past_is_kept(world: World) -> Non
         if not days:
             with pytest.raises(NotFound, match="no past is kept"):
                 world.at(ALICE, world.now)
-            with pytest.raises(Invalid, match="no past is kept"):
-                world.do(ALICE, "snapshot", name="t")
         _trim(world)
         assert world.at(ALICE, "s") == before
     world.do(ALICE, "remove_snapshot", name="s")
@@ -829,6 +827,28 @@ def test_a_snapshot_keeps_what_it_has_while_no_past_is_kept(world: World) -> Non
     world.write(ALICE, "memory/changed", b"two")
     _trim(world)
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_snapshot_that_is_made_where_no_past_is_kept_has_what_there_was(restarts: bool, tmp_path: Path) -> None:
+    world = World(tmp_path / "none.db", past_days=0)
+    for data in (b"one", b"two"):
+        for name in ("changed", "removed", "written"):
+            world.write(ALICE, f"memory/{name}", data)
+    world.do(ALICE, "snapshot", name="s")
+    before, there = world.at(ALICE, "s"), world.node(ALICE, "memory").id
+    assert before[b"/memory/changed"][5] == b"two"
+    for name, what in (("changed", b"three"), ("new", b"x"), ("changed", b"four")):
+        world.write(ALICE, f"memory/{name}", what)
+    world.do(ALICE, "unlink", parent=there, name=b"removed")
+    if restarts:
+        world.restart()
+    world.write(ALICE, "memory/written", b"later")
+    _trim(world)
+    assert world.at(ALICE, "s") == before
+    with pytest.raises(NotFound, match="but for snapshots no past is kept"):
+        world.at(ALICE, world.now - 1)
+    world.store.close()
 
 
 def test_a_snapshot_for_which_an_earlier_avmfs_kept_nothing_says_so(world: World) -> None:

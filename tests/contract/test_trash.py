@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+from datetime import UTC
+from functools import partial
 from pathlib import Path
 
 import apsw
 import pytest
+from avmfs_config import Limits, SearchSettings
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import Denied, Exists, Invalid, NameTooLong, NotFound, NotPermitted
+from avmfs.errors import Denied, Exists, Invalid, NameTooLong, NotFound, NotPermitted, Stale
+from avmfs.memory import Memory
+from avmfs.node import Kind
 from avmfs.search.engine import Engine
+from avmfs.services import Services
 from avmfs.store.commands import renaming
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
@@ -483,3 +490,23 @@ def test_who_lets_a_file_in_the_trash_grow_is_charged_for_it(world: World) -> No
     assert world.rows(owner, node) == [(None,)]
     world.write(BOB, "/trash/a.md", b"more" * 100)
     assert world.rows(owner, node) == [("bob",)]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_note_over_which_a_symlink_is_moved_is_removed_by_whatever_door(world: World, checked: bool) -> None:
+    note(world, ALICE, "/memory/plan.md")
+    before = world.document(ALICE, "/memory/plan.md")
+    world.do(BOB, "symlink", **world.at(BOB, "/memory/link"), target=b"v2/plan.md")
+    engine = Engine(world.store.search_index, None, COUNTER)
+    memory = Memory(Services(world.store, engine, SearchSettings(), Limits(), world.clock, UTC), BOB)
+    move = partial(memory.rename, b"/memory/link", b"/memory/plan.md")
+    for instead_of, error in ((b"", Exists), (hashlib.sha256(b"another").digest(), Stale)):
+        with pytest.raises(error):
+            move(instead_of)
+    assert world.document(ALICE, "/memory/plan.md").id == before.id
+    move(hashlib.sha256(b"the harvest begins in June").digest() if checked else None)
+    assert world.node(ALICE, "/memory/plan.md").kind is Kind.SYMLINK
+    kept = world.node(ALICE, "/trash/plan.md")
+    world.unlink(ALICE, "/memory/plan.md")
+    assert world.do(ALICE, "put_back", node=kept.id)["path"] == b"/memory/plan.md"
+    assert world.document(ALICE, "/memory/plan.md").handle == before.handle

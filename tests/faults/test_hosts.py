@@ -20,7 +20,7 @@ import pytest
 
 from tests.behind import connect
 from tests.equal_stores import differing
-from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
+from tests.faults.daemons import LIMIT_S, QUIET, Daemon, alive, wait
 from tests.links import Link
 from tests.log_lines import tracebacks
 
@@ -327,6 +327,43 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     wait(lambda: not b.status()["cluster"]["error"])
     note.write_text("and again")
     agreed(a, b)
+    link.close()
+
+
+def test_a_host_whose_log_was_away_keeps_house_again_while_a_hook_of_before_still_runs(
+    hosts: Hosts, postgres: Any, tmp_path: Path
+) -> None:
+    ran, go = tmp_path / "ran", tmp_path / "go"
+    script = f"echo b >> {ran}; until [ -e {go} ]; do sleep 0.05; done; echo e >> {ran}"
+    link = Link(postgres.port)
+    a = hosts.host("a", "alice", address=postgres.over_tcp(link.port, hosts.address.split("/")[3].split("?")[0]))
+    with (a.config / "config.yaml").open("a") as settings:
+        hook = f'pattern: "/memory/shared/*", event: write, command: [/bin/sh, -c, "{script}"], timeout_s: 3600'
+        settings.write(f"hooks: [{{{hook}}}]\n")
+    avm(a, "cluster", "init")
+    a.start()
+    (a.at("alice") / "memory/shared/told.md").write_text("x")
+    wait(ran.exists)
+    keeper = a.whole_family()["keeper"]
+    brief = a.at("alice") / "memory/brief.md"
+    brief.write_text("x")
+    Path(f"{brief}:ttl").write_text("1s")
+    link.down = True
+    link.cut()
+    wait(lambda: not alive(keeper))
+    link.down = False
+
+    def reaped() -> bool:
+        with contextlib.closing(connect(a.root / "data" / "avm.db", read_only=True)) as db:
+            return db.execute("select 1 from node where parent > 0 and name = cast('brief.md' as blob)").get is None
+
+    wait(reaped)
+    assert ran.read_text().split() == ["b"]
+    go.touch()
+    twice = ["b", "e"] * 2  # the store has not heard what became of the first
+    wait(lambda: ran.read_text().split() == twice)
+    wait(lambda: a.status()["outbox"].get("waiting") == 0)
+    assert ran.read_text().split() == twice
     link.close()
 
 

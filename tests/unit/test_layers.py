@@ -86,7 +86,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "client": "files schema rows tx commands writer identity",
         "store": "files schema rows tx notify queries index cache client identity",
         "repair": "files schema rows tx commands queries store",
-        "backup": "files schema rows sharedlog repair",
+        "backup": "files schema rows sharedlog writer repair",
         "foreign": "",
     }.items()
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,22 @@ def test_labelled_questions_about_the_past_are_told_from_those_about_now() -> No
     assert [each["question"] for each, notes in pairs if asks_for_past(each["question"], notes)] == []
 
 
+LEADS = (
+    "Can you tell me", "Will you remind me", "hi, could you please tell me", "Can someone help me remember",
+    "I need to know", "I would like to know", "I was wondering", "I can't remember", "I am trying to find out",
+    "I am not sure", "Do you remember", "Do you have any idea", "Any idea", "Does anyone know", "Who knows",
+    "Is it possible to find out", "May I ask", "Remind me",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", LEADS)
+def test_an_indirect_question_is_as_the_direct_one(lead: str) -> None:
+    asked = [(each[kind], notes) for each, notes in labelled() for kind in ("question_before", "question")]
+    direct = [(q, notes) for q, notes in asked if re.match("(?:wh|how)", q, re.IGNORECASE)]
+    assert len(direct) > 250
+    assert [q for q, notes in direct if asks_for_past(f"{lead} {q}", notes) != asks_for_past(q, notes)] == []
+
+
 @pytest.mark.parametrize(
     "q",
     [
@@ -41,6 +58,10 @@ def test_labelled_questions_about_the_past_are_told_from_those_about_now() -> No
         "ancien port",
         "Do you know what the port was before?",
         "Could you tell me which port we had before the audit",
+        "Can you tell me what the port was before the move?",
+        "can you remind me which database we used before?",
+        "Will you tell me what the original deadline was",
+        "I need to know what the old port was",
         "I am asking once more. Where did it run previously?",
         "who was first going to moderate the panel",
         "which room did we meet in during the summer",
@@ -65,6 +86,14 @@ def test_a_question_about_what_was(q: str) -> None:
         "checks before Monday",
         "can I deploy before the audit",
         "Can deploys run before the freeze",
+        "Can you deploy before the audit",
+        "Can you tell me before the audit",
+        "Can you tell me what to run before merging",
+        "I need to run the tests before I merge",
+        "I need to know before the audit",
+        "I would like to know whether to deploy before the freeze",
+        "I was wondering what to run before the freeze",
+        "Who knows who signs off before the release",
         "who signs off before the release",
         "who gives prior approval for refunds",
         "who must sign prior to the audit: prior art",

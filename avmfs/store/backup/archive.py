@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from avmfs.errors import Busy, Exists, NotFound, StoreFailed
+from avmfs.store.files import room
 from avmfs.store.files.io import sync_directory
 
 PAGE: Final = 4096
@@ -125,7 +126,7 @@ def told_between(folder: Path, since: float, until: float) -> list[dict[str, Any
 
 def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], progress: Progress = unheard) -> Backup:
     """Take the file ``image`` in; the folder is held. Every page of it is read again from where it is kept. Raises
-    StoreFailed where what was written cannot be."""
+    NoSpace, and StoreFailed where what was written cannot be."""
     _sweep(folder)
     before = backups(folder)
     former = _read(before[-1].path)[1] if before else np.zeros(0, _TABLE)
@@ -141,6 +142,7 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], pro
     number = 1 + max((int(path.stem) for path in folder.glob(_PACKS)), default=0)
     table["pack"][new], table["slot"][new] = number, np.arange(len(new))
     if len(new):
+        room.require(folder, len(new) * PAGE, "what is new in a backup")
         with _whole(_pack(folder, number)) as out, open(image, "rb") as source:
             for at_page, page in enumerate(new.tolist(), len(table)):
                 progress(at_page, len(table) + len(new))
@@ -168,9 +170,10 @@ def prune(folder: Path, keep: int) -> int:
 
 def lay_out(folder: Path, backup: Backup, to: Path, progress: Progress = unheard) -> None:
     """Write the image of a backup to the file ``to``, durably, and none of it unless all is good. The folder is held
-    still. Raises StoreFailed."""
+    still. Raises NoSpace, StoreFailed."""
     table = _read(backup.path)[1]
     with _whole(to) as out:
+        room.require(to.parent, len(table) * PAGE, "the store that is restored")
         for page in _contents(folder, table, progress):
             out.write(page)
 

@@ -21,14 +21,16 @@ import apsw
 from avmfs.access import Policy
 from avmfs.errors import Busy, Exists, Invalid, NotFound, StoreFailed
 from avmfs.store.backup import image
-from avmfs.store.files import loss_check, wal_frames
+from avmfs.store.files import loss_check, room, wal_frames
 from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.wal_header import PAGE
 from avmfs.store.repair import traces
 from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
 from avmfs.store.sharedlog.protocol import SharedLog
+from avmfs.store.writer import rewriting
 
 CHUNK: Final = 4 * 1024 * 1024
 READ: Final = 64  # records at a time
@@ -38,10 +40,13 @@ _IN_FORCE: Final = "select value from setting where key = 'policy_text'"
 
 def init(path: Path, log: SharedLog, host: str) -> Position:
     """Make the log, and this store its first host. Raises Exists where there is another store's log, Busy while a
-    daemon runs."""
+    daemon runs, or a reader keeps what was purged in the file; NoSpace."""
     with _still(path):
         database.prepare(path)
-        found = _position(path)
+        with contextlib.closing(database.connect(path, writable=False)) as db:
+            found, unwiped = position(db), rewriting.due(db)
+        if unwiped:  # no snapshot could be made of it, and no command alone can wipe one of several hosts'
+            rewriting.rewrite(path)
         try:
             log.create(found.cluster if found is not None else uuid.uuid4().hex)
         except Exists:
@@ -68,7 +73,7 @@ def snapshot(path: Path, log: SharedLog, host: str) -> int:
         if at is None or at.cluster != log.cluster():
             raise Invalid("this store is not one of this log's", os.fspath(path))
         if unwiped:
-            raise Busy("what was purged is still in free pages of this store: ask again later", os.fspath(path))
+            raise Busy("what was purged is in its free pages till its daemon wipes it: ask later", os.fspath(path))
         log.put_snapshot(at.number, host, _chunks(taken))
         return at.number
 
@@ -77,7 +82,7 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
     """Make the store at ``path`` of the newest snapshot. One of the same log is replaced, and its ``anchors`` are put
     aside: they know of changes that it gets again only when it follows the log. ``rules``: of this host; they have to
     be those in force, or it could not write. Raises Exists where there is another store, NotFound, Invalid, Busy,
-    StoreFailed, OSError."""
+    NoSpace, StoreFailed, OSError."""
     cluster, found = log.cluster(), log.snapshots()
     if not found:
         raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")
@@ -93,8 +98,7 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
         if path.exists() and (here is None or here.cluster != cluster):
             raise Exists("there is a store of its own; move it away", os.fspath(path))
         new = path.with_name(path.name + ".joined")
-        _write(new, log.snapshot(found[0].number))
-        at = _joined(new, cluster, rules)
+        at = _joined(new, log.snapshot(found[0].number), cluster, rules)
         if anchors is not None and anchors.exists():
             loss_check.put_aside(anchors)
             anchors.unlink()
@@ -137,9 +141,10 @@ def status(log: SharedLog) -> dict[str, Any]:
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
 
 
-def _joined(new: Path, cluster: str, rules: Policy) -> Position:
-    """Look whether it is what it should be. Else it goes."""
+def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy) -> Position:
+    """Write the snapshot to the file ``new``, and look whether it is what it should be. Else it goes."""
     try:
+        _write(new, chunks)
         with contextlib.closing(database.connect(new, writable=True)) as db:
             at = position(db)
             if at is None or at.cluster != cluster or db.execute("pragma quick_check").get != "ok":
@@ -195,7 +200,10 @@ def _chunks(taken: Path) -> Iterator[bytes]:
 def _write(to: Path, chunks: Iterator[bytes]) -> None:
     descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as out:
-        for chunk in chunks:
-            out.write(zlib.decompress(chunk))
+        for number, chunk in enumerate(chunks):
+            piece = zlib.decompress(chunk)
+            if not number:  # which tells how many pages there are
+                room.require(to.parent, int.from_bytes(piece[28:32], "big") * PAGE, "a snapshot of the shared log")
+            out.write(piece)
         out.flush()
         os.fsync(descriptor)

@@ -66,10 +66,10 @@ def rename(
     if trash and not flags and namespace.entry(tx, parent, name)[1].kind is Kind.SYMLINK:
         there = tx.directory(new_parent)
         target = namespace.occupant(tx, there, new_name)
-        if target is not None and target.scope in tx.visible:
-            tx.visible.require(target.scope, paths.text(new_name))
-            if _worth_keeping(tx, target, parts := tx.parts_of(target)):
-                _discard(tx, there, target, parts)
+        if target is not None and _worth_keeping(tx, target, parts := tx.parts_of(target)):
+            renaming.check_replaced(tx, target, new_name, instead_of)
+            _discard(tx, there, target, parts)
+            instead_of = None  # which held
     return renaming.rename(tx, parent, name, new_parent, new_name, flags, instead_of)
 
 

@@ -59,8 +59,6 @@ def snapshot(tx: Tx, name: str, root: int = ROOT) -> dict[str, Any]:
     tx.parts_of(tx.seen(root))  # it is in the tree
     if not paths.SNAPSHOT.fullmatch(name):
         raise Invalid(f"snapshot {name[:80]!r}: a name has up to 64 of a-z, A-Z, 0-9, ., - and _")
-    if not tx.index.past_days:
-        raise Invalid("no past is kept: limits.past_days is 0")
     agent = "" if tx.who.operator else tx.who.name
     if tx.db.execute("select 1 from snapshot where agent = ? and name = ?", (agent, name)).get:
         raise Exists(f"there is a snapshot {name!r}")
@@ -68,6 +66,9 @@ def snapshot(tx: Tx, name: str, root: int = ROOT) -> dict[str, Any]:
         raise OverQuota(f"an agent may have {SNAPSHOTS} snapshots")
     seq = tx.db.execute("select max(seq) from log").get or 0
     tx.db.execute("insert into snapshot values(?, ?, ?, ?, ?)", (agent, name, seq, tx.now, root))
+    if not tx.index.past_days:
+        tx.snapped = True
+        _note_unkept(tx, 0)
     return {"name": name, "at": tx.now}
 
 

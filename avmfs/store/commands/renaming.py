@@ -53,12 +53,8 @@ def rename(
     if flags & EXCHANGE:
         return _exchange(tx, here, source, there, new_name, target)
     replaced: Node | None = None  # whose document goes on in the source, which is another node then
-    if target is not None and (flags & NOREPLACE or instead_of == b"" or target.scope not in tx.visible):
-        raise Exists(path=paths.text(new_name))
-    if instead_of and (target is None or versions.digest(tx, target) != instead_of):
-        raise Stale("it has changed since it was read", paths.text(new_name))
+    check_replaced(tx, target, new_name, b"" if flags & NOREPLACE else instead_of)
     if target is not None:
-        tx.visible.require(target.scope, paths.text(new_name))
         if _last_backup(here, source, there, target):
             namespace.remove(tx, there, target)
         else:
@@ -76,6 +72,17 @@ def rename(
             versions.set_apart(tx, replaced, tx.document_of(source))
     move(tx, source, here, there, new_name, replaced)
     return {"node": source.id, "replaced": target.id if target is not None else None}
+
+
+def check_replaced(tx: Tx, target: Node | None, name: bytes, instead_of: bytes | None) -> None:
+    """Check that what stands where a node is to go, if anything, may be replaced; ``instead_of`` as in ``rename``."""
+    where = paths.text(name)
+    if target is not None and (instead_of == b"" or target.scope not in tx.visible):
+        raise Exists(path=where)
+    if instead_of and (target is None or versions.digest(tx, target) != instead_of):
+        raise Stale("it has changed since it was read", where)
+    if target is not None:
+        tx.visible.require(target.scope, where)
 
 
 def check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:

@@ -49,7 +49,7 @@ def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int |
         return Moment(*found)
     begins = db.execute("select value from setting where key = 'past_from'").get
     if begins is None:
-        raise NotFound("no past is kept: limits.past_days is 0")
+        raise NotFound("but for snapshots no past is kept: limits.past_days is 0")
     first, since = map(int, str(begins).split())
     if isinstance(when, Moment):
         seq = min(when.seq, newest)

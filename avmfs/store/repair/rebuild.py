@@ -108,6 +108,11 @@ def mend(db: apsw.Connection, known: int, broken: Collection[str] = ()) -> Losse
         _versions(db, lost)
         for statement in _TIDY:
             db.execute(statement)
+        if "setting" in broken:
+            # Whether an earlier avmfs kept nothing for snapshots cannot be told: what there is of them is to be read.
+            db.execute("insert or ignore into setting(key, value) values('unkept', '0')")
+            if not db.execute("select 1 from setting where key = 'past_from'").get:
+                lost.gone.append("since when the past is kept: of before this repair snapshots alone can be seen")
         _blocks(db)
         for column in ("document", "body"):
             db.execute(f"drop index mend_{column}")

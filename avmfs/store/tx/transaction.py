@@ -114,6 +114,7 @@ class Tx:
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
     mirrors: bool = False  # it puts into the tree what comes from outside the store, where nobody else may
     states: States | None = None  # what nodes were before this request, while the past is kept
+    snapped: bool = False  # it has made a snapshot: what that has is kept from the next request on
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)  # that this request has appended to the log

@@ -133,6 +133,7 @@ class Applier:
         if self.words is not None:
             self.words += tx.words or ()
         self.seq = tx.seq or self.seq
+        self._stale = self._stale or tx.snapped
         if tx.policy is not self.policy:
             self._adopt(tx.policy)
         return reply
