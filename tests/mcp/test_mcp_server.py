@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import secrets
@@ -30,7 +31,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from avmfs.api.connect import open_door
-from avmfs.errors import AvmError, Busy, Interrupted, Invalid
+from avmfs.errors import NO_TEXT, AvmError, Busy, Interrupted, Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
@@ -53,7 +54,7 @@ KNOWN, STRANGER = 12345, 54321
 # The interpreter may be where only root can read: everything is loaded before the user changes.
 _AS = """
 import os, sys
-import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, mcp.server.stdio, anyio, anyio._backends._asyncio
+import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, avmfs.mcp.stdio, anyio._backends._asyncio
 uid = int(sys.argv.pop(1))
 os.setgroups([]); os.setgid(uid); os.setuid(uid)
 avmfs.mcp.main.main()
@@ -424,6 +425,38 @@ def test_a_malformed_line_does_not_end_the_server_and_stdout_is_protocol_alone(w
         assert "isError" not in result or result["isError"] is False
         nul = server.request(4, "tools/call", name="avm_read", arguments={"path": "/shared/a\x00b"})["result"]
         assert nul["isError"] is True
+        assert "Traceback" not in server.end()
+
+
+def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None:
+    """Else it would wait: for text that was cut in the middle of an emoji, and for a batch (protocol 2025-03-26)."""
+
+    def asking(number: object, text: str) -> bytes:
+        said = {"jsonrpc": "2.0", "id": number, "method": "tools/call"}
+        return json.dumps({**said, "params": {"name": "avm_remember", "arguments": {"content": text}}}).encode()
+
+    def errors(server: Lines) -> list[tuple[int, str]]:
+        return [(each["error"]["code"], each["error"]["message"]) for each in server.said if each.get("id", 0) is None]
+
+    with Lines(world.environ, "dora") as server:
+        server.greet()
+        server.send(asking(7, "cut \ud83d"))
+        assert server.answer(7)["error"] == {"code": types.INVALID_REQUEST, "message": NO_TEXT}
+        server.send(b'{"id": 8, "method": "tools/list"}')
+        assert server.answer(8)["error"]["code"] == types.INVALID_REQUEST
+        server.send(b"[%s, %s, 5, %s]" % (asking(9, "of a batch"), asking(10, "\udc00"), asking(11, "its last")))
+        for number in (9, 10, 11):  # in whatever order
+            if not any(each.get("id") == number for each in server.said):
+                server.answer(number)
+        of_batch = {each["id"]: each for each in server.said if each.get("id")}
+        assert all("remembered" in of_batch[number]["result"]["content"][0]["text"] for number in (9, 11)), of_batch
+        assert of_batch[10]["error"]["message"] == NO_TEXT
+        assert [code for code, _ in errors(server)] == [types.INVALID_REQUEST]  # for the 5
+        for odd in (b"", b"[]", b"not json", b"[" * 70_000, b'{"id": 12, "result": 5}', asking("\ud800", "x\ud800")):
+            server.send(odd)
+        assert "result" in server.request(13, "tools/list")
+        said = [code for code, _ in errors(server)]
+        assert said.count(types.PARSE_ERROR) == 2 and said.count(types.INVALID_REQUEST) == 4, errors(server)
         assert "Traceback" not in server.end()
 
 
