@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
@@ -22,7 +23,7 @@ from avmfs.mcp.server import MemoryServer
 
 
 async def serve(server: MemoryServer) -> None:
-    """Serve one client until it closes stdin."""
+    """Serve one client until it closes stdin or stdout."""
     lines = _Lines(os.fdopen(os.dup(0), encoding="utf-8", errors="replace"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # the SDK does so with a stdin of its own: what the client says is nobody else's to read
@@ -31,6 +32,8 @@ async def serve(server: MemoryServer) -> None:
         async with stdio_server(stdin=lines) as (reading, writing):
             lines.answers = writing
             await server.run(reading, writing, server.create_initialization_options())
+    except* ConnectionError:  # the client has gone while it was being answered, as one may
+        pass
     finally:
         server.close()
 
@@ -41,7 +44,8 @@ class _Lines(anyio.AsyncFile[str]):
     answers: Any
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        async for line in super().__aiter__():
+        # A client that takes no more answers may keep its end of stdin open.
+        while line := await anyio.to_thread.run_sync(self.wrapped.readline, abandon_on_cancel=True):
             for each in _messages(line):
                 if isinstance(each, str):
                     yield each

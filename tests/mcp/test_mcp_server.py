@@ -460,6 +460,20 @@ def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None
         assert "Traceback" not in server.end()
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["at all", "for answers alone"])
+def test_a_client_that_is_gone_before_its_answer_is_no_error(world: World, half: bool) -> None:
+    with Lines(world.environ) as server:
+        server.greet()
+        process = server.process
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        server.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        if not half:
+            process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
+        assert b"Traceback" not in process.stderr.read()
+
+
 def test_while_a_daemon_runs_no_model_index_or_store_is_loaded(world: World) -> None:
     with Lines(world.environ) as server:
         server.greet()
