@@ -527,6 +527,9 @@ def test_without_any_daemon_every_kind_of_request_works(alone: dict[str, str], p
     with stdio(portal, alone, "alice") as alice:
         path = alice.said("avm_remember", content="the egret fishes", namespace="shared")["path"]
         assert alice.said("avm_search", query="egret")["hits"][0]["path"] == path
+        browsed = [alice.text("avm_browse", target=target) for target in ("egret", "when may we ship")]
+        assert all(text.startswith("# semantic search unavailable: ") for text in browsed), browsed
+        assert path in browsed[0] and browsed[1].endswith("\n(nothing found)\n"), browsed
         assert alice.ask("read_resource", f"avm:/{path}").contents[0].text == "the egret fishes\n"
         assert "egret" in alice.ask("get_prompt", "session_start", {"task": "egrets"}).messages[0].content.text
         with (
