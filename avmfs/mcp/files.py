@@ -263,9 +263,10 @@ def avm_link(
     path: Path,
     target: Annotated[str | None, Field(description="The file to link to, by path or handle.", min_length=1)] = None,
     type: Annotated[
-        str, Field(description="A word: related, confirms, contradicts, supersedes.", pattern=r"^\w[\w.-]{0,63}$")
-    ] = "related",
-    remove: Annotated[bool, Field(description="Take the link away.")] = False,
+        str | None,
+        Field(description="A word: related (default), confirms, contradicts, supersedes.", pattern=r"^\w[\w.-]{0,63}$"),
+    ] = None,
+    remove: Annotated[bool, Field(description="Take the link away; without type of every type.")] = False,
 ) -> Answer[Links]:
     """Link a file to another, or take a link away; without a target, show its links in both directions, or all below a
     directory."""

@@ -467,6 +467,9 @@ def test_a_link_leads_to_the_file_that_is_named_whatever_others_are_called(alice
     other = {"direction": "out", "path": f"/memory{ground}/plan cousin", "type": "related"}
     assert alice.said("avm_link", path=f"{ground}/from", target=f"{ground}/plan cousin")["links"] == [link, other]
     assert alice.said("avm_link", **one, remove=True)["links"] == [other]
+    alice.call("avm_link", **{**one, "type": "supersedes"})
+    del one["type"]  # of every type
+    assert alice.said("avm_link", **one, remove=True)["links"] == [other]
 
 
 @pytest.mark.parametrize("path", ["/nope.md", "/memory/nope.md", "/shared/ground/nope.md"])
