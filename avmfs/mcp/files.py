@@ -82,7 +82,8 @@ def avm_remember(
     stored = Stored.of(made)
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
     same += "".join(
-        f"{each.handle} seems to say something else: avm_link supersedes, if it no longer holds\n"
+        f"{each.handle} seems to say something else: if it no longer holds, avm_write to {escaped(stored.path)}:links"
+        f" the line '{each.handle} supersedes'\n"
         for each in stored.contradicts
     )
     verb = "updated" if stored.done == "updated" else "remembered as"
