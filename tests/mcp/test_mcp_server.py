@@ -14,11 +14,11 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
-from unittest.mock import DEFAULT, Mock, patch
+from unittest.mock import DEFAULT, AsyncMock, Mock, patch
 
 import anyio
 import anyio.to_thread
@@ -352,6 +352,67 @@ def test_a_configuration_that_is_wrong_for_a_while_is_said_and_ends_no_waiting_f
     finally:
         watching.close()
         alice.close()
+
+
+class _Held(Session):
+    """One that has no second connection before ``held`` is set."""
+
+    held: threading.Event
+
+    def another(self) -> Session:
+        assert self.held.wait(LIMIT_S)
+        return super().another()
+
+
+@pytest.fixture
+def slow(world: World) -> Iterator[tuple[_Held, Watching]]:
+    session = _Held(find_paths(world.environ), "alice", world.environ)
+    session.held = threading.Event()
+    watching = Watching(session)
+    yield session, watching
+    session.held.set()
+    watching.close()
+    session.close()
+
+
+def test_no_subscription_is_acknowledged_before_changes_are_watched(
+    slow: tuple[_Held, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, watching = slow
+    monkeypatch.setattr("avmfs.mcp.watching.READY_S", LIMIT_S)
+    done: list[int] = []
+
+    async def one(number: int) -> None:
+        await watching.begin()
+        done.append(number)
+
+    async def scenario() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(one, number)
+            await anyio.wait_all_tasks_blocked()
+            assert done == []
+            session.held.set()
+
+    anyio.run(scenario)
+    assert sorted(done) == [0, 1, 2]
+
+
+def test_who_was_acknowledged_too_early_is_told_that_all_may_be_another(
+    slow: tuple[_Held, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, watching = slow
+    monkeypatch.setattr("avmfs.mcp.watching.READY_S", 0.01)
+
+    async def scenario() -> None:
+        told = anyio.Event()
+        listener = Mock(send_resource_updated=AsyncMock(side_effect=lambda uri: told.set()))
+        await watching.subscribe(listener, "avm://memory/shared/soon.md")
+        session.held.set()
+        with anyio.fail_after(LIMIT_S):
+            await told.wait()
+
+    anyio.run(scenario)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
