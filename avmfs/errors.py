@@ -32,6 +32,10 @@ class AvmError(OSError):
         self.reason = visible(reason) if reason else os.strerror(self.code)
         super().__init__(self.code, self.reason, path)
 
+    def __reduce__(self) -> tuple[type[AvmError], tuple[str, str | None], dict[str, object]]:
+        """So that an error survives pickling and copying: OSError would give its own three arguments."""
+        return type(self), (self.reason, self.filename), self.__dict__
+
     def __str__(self) -> str:
         return f"{escaped(self.filename)}: {self.reason}" if self.filename else self.reason
 

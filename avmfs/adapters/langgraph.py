@@ -91,8 +91,9 @@ class AvmStore(BaseStore):
                 self._avm.delete(path)
             return
         self._avm.write(path, as_json(value, indent=2) + "\n")
-        if ttl is not None or self._meta(path).get("ttl_minutes") is not None:
-            self._avm.write(f"{path}:meta", json.dumps({"ttl": _lasting(ttl), "ttl_minutes": ttl}))
+        with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+            if ttl is not None or self._meta(path).get("ttl_minutes") is not None:
+                self._avm.write(f"{path}:meta", json.dumps({"ttl": _lasting(ttl), "ttl_minutes": ttl}))
 
     def _meta(self, path: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._avm.read(f"{path}:meta"))
@@ -102,14 +103,14 @@ class AvmStore(BaseStore):
         """None when there is none; a SearchItem where a score is given. Raises Invalid for a file that is no JSON."""
         try:
             text, meta = self._avm.read(path), self._meta(path)
-        except FileNotFoundError:
+            if refresh and (minutes := meta.get("ttl_minutes")) is not None:
+                self._avm.write(f"{path}:ttl", _lasting(minutes))
+        except FileNotFoundError:  # also one that has ended, or was deleted, meanwhile
             return None
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as e:
             raise Invalid(f"not JSON: {e}", path) from None
-        if refresh and (minutes := meta.get("ttl_minutes")) is not None:
-            self._avm.write(f"{path}:ttl", _lasting(minutes))
         *namespace, key = map(name_of, path.removeprefix(f"{self._root}/").removesuffix(_SUFFIX).split("/"))
         parts = {"value": value, "key": key, "namespace": (*namespace,)}
         times = {"created_at": meta["created"], "updated_at": meta["updated"]}

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from avmfs.api.connect import located, running, who_asks
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, NotFound
 from avmfs.rpc.client import Door
 
 WITHIN_S: Final = 0.1
 END_S: Final = 1.0  # Claude Code gives the hooks of a session's end 1.5 s
 SHORTEST: Final = 12  # characters of a prompt that asks something
 KEPT, TAIL = 4000, 256 * 1024  # characters of a session's note; bytes of a transcript that are looked at
-TTL: Final = b"30d"
+TTL: Final = "30d"
 SESSION, PROMPT, END = "session-start", "prompt", "session-end"
 EVENTS: Final = (SESSION, PROMPT, END)
 # The client's own names. At a session's end or before its compaction the transcript says what it was about; Claude Code
@@ -118,9 +118,14 @@ def _kept(door: Door, given: dict[str, Any]) -> str:
         name, text = session[:12], _matters([*_spoken(str(given.get("transcript_path") or ""))])
     if session and text:
         path = f"/private/sessions/{name}.md"
-        note = f"# Session in {_project(given)}, {time.strftime('%Y-%m-%d')}\n\n{text[:KEPT]}\n"
-        door.call("write", path=path, data=note.encode("utf-8", "replace"))
-        door.call("write", path=f"{path}:ttl", data=TTL)
+        said = f"# Session in {_project(given)}, {time.strftime('%Y-%m-%d')}\n\n{text[:KEPT]}\n"
+        note = said.encode("utf-8", "replace")
+        try:  # its end first: each call may be the last one that is waited for
+            door.call("write", path=f"{path}:ttl", data=TTL.encode())
+        except NotFound:
+            door.call("remember_many", items=[{"path": path, "content": note.decode(), "ttl": TTL}])
+        else:
+            door.call("write", path=path, data=note)
     return ""
 
 

@@ -73,15 +73,19 @@ class _Stream(Response):
         self._unread: int | None = None  # as last told of; 0: nothing
 
     async def begin(self, since: int | None) -> None:
-        """Refusals come before the first byte."""
-        self._at = await self._ask("watch")
-        self._since = int(self._at["seq"]) if since is None else since
-        if since is not None:
-            self._unread = 0  # whatever it was told of before: mail that is unread may have come since
-        await self._ask("recent", path="/", since=str(self._since), limit=1, pattern=self._pattern)
+        """Refusals come before the first byte. It is counted from here on: others may begin meanwhile."""
+        self._open[self._caller] += 1
+        try:
+            self._at = await self._ask("watch")
+            self._since = int(self._at["seq"]) if since is None else since
+            if since is not None:
+                self._unread = 0  # whatever it was told of before: mail that is unread may have come since
+            await self._ask("recent", path="/", since=str(self._since), limit=1, pattern=self._pattern)
+        except BaseException:
+            self._leave()
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._open[self._caller] += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send(send, b": events\n\nid: %d\n\n" % self._since)
@@ -92,9 +96,12 @@ class _Stream(Response):
         except (AvmError, TimeoutError):
             return  # the client is gone or takes nothing, or the daemon ends: it asks again
         finally:
-            self._open[self._caller] -= 1
-            if not self._open[self._caller]:
-                del self._open[self._caller]
+            self._leave()
+
+    def _leave(self) -> None:
+        self._open[self._caller] -= 1
+        if not self._open[self._caller]:
+            del self._open[self._caller]
 
     async def _tell(self, send: Send) -> None:
         """What came since the last time, then wait for more."""

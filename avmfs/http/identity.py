@@ -158,4 +158,4 @@ def _without_port(host: str) -> str:
 
 
 def _hashed(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

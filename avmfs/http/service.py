@@ -40,7 +40,7 @@ _POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame
 _HEADERS: Final = [
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # by no-referrer browsers send our own forms with `Origin: null`
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from avmfs import errors, wire
-from avmfs.errors import AvmError, Invalid
+from avmfs.errors import NO_TEXT, AvmError, Invalid
 from avmfs.http.doors import Unauthorized
 from avmfs.text.escapes import json_safe
 
@@ -69,7 +69,10 @@ def arguments(body: bytes, packed: bool, binary: frozenset[str]) -> dict[str, An
     if not packed:
         for name in binary & given.keys():
             if isinstance(given[name], str):
-                given[name] = given[name].encode("utf-8", "surrogateescape")
+                try:
+                    given[name] = given[name].encode("utf-8", "surrogateescape")
+                except UnicodeEncodeError:
+                    raise Invalid(f"{name}: {NO_TEXT}") from None
     return given
 
 

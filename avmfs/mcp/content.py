@@ -34,7 +34,7 @@ def read(call: Call, path: str, offset: int, limit: int) -> Content:
     Invalid for what claims (a client may ask again, and read on its own account) or waits."""
     view = paths.parse_view(paths.raw(path.rstrip("/").rpartition("/")[2]))
     if view is not None and view.view == "next":
-        raise Invalid("reading it claims a file: avm_claim with action=next does", path)
+        raise Invalid("reading it claims a file: avm_write 10m to FILE:claim does, for one that you choose", path)
     if view is not None and "wait" in view.parameters():
         raise Invalid("it would keep all other tools waiting: avm_inbox with wait does not", path)
     found = call.door("read", path=path, offset=offset, limit=limit, banner=False, whole=False)

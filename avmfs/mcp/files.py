@@ -82,7 +82,8 @@ def avm_remember(
     stored = Stored.of(made)
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
     same += "".join(
-        f"{each.handle} seems to say something else: avm_link supersedes, if it no longer holds\n"
+        f"{each.handle} seems to say something else: if it no longer holds, avm_write to {escaped(stored.path)}:links"
+        f" the line '{each.handle} supersedes'\n"
         for each in stored.contradicts
     )
     verb = "updated" if stored.done == "updated" else "remembered as"
@@ -263,9 +264,10 @@ def avm_link(
     path: Path,
     target: Annotated[str | None, Field(description="The file to link to, by path or handle.", min_length=1)] = None,
     type: Annotated[
-        str, Field(description="A word: related, confirms, contradicts, supersedes.", pattern=r"^\w[\w.-]{0,63}$")
-    ] = "related",
-    remove: Annotated[bool, Field(description="Take the link away.")] = False,
+        str | None,
+        Field(description="A word: related (default), confirms, contradicts, supersedes.", pattern=r"^\w[\w.-]{0,63}$"),
+    ] = None,
+    remove: Annotated[bool, Field(description="Take the link away; without type of every type.")] = False,
 ) -> Answer[Links]:
     """Link a file to another, or take a link away; without a target, show its links in both directions, or all below a
     directory."""

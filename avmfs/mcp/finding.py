@@ -10,6 +10,7 @@ from pydantic import Field
 from avmfs.errors import AvmError
 from avmfs.mcp.content import UNREADABLE, Content, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
+from avmfs.node import notice
 from avmfs.text.escapes import escaped
 
 Under = Annotated[str, Field(description="Only below this directory, such as /memory/shared.", min_length=1)]
@@ -122,7 +123,8 @@ def avm_browse(
             for hit in found["hits"][:most]
         ]
         more = len(found["hits"]) - len(places)
-        text = _shown(places, 0) + ("(there are more)\n" if more else "")
+        shown = _shown(places, 0) if places else "(nothing found)\n"
+        text = notice(found["degraded"]) + shown + ("(there are more)\n" if more else "")
         return Answer(text, Places(places=places, more=more, degraded=found["degraded"]))
 
     def listed(where: str, most: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import importlib.metadata
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -21,9 +21,6 @@ from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.extras import bring
 from avmfs.logs import log_to_stderr
 from avmfs.text.escapes import visible
-
-if TYPE_CHECKING:
-    from avmfs.mcp.server import MemoryServer
 
 REFUSED, USAGE, TEMPORARY = 1, 2, 75
 
@@ -105,19 +102,10 @@ def avm_mcp(
     else:
         import anyio
 
+        from avmfs.mcp.stdio import serve
+
         server.tell_of_mail()
-        anyio.run(_serve_stdio, server)
-
-
-async def _serve_stdio(server: MemoryServer) -> None:
-    """Serve one client until it closes stdin."""
-    from mcp.server.stdio import stdio_server
-
-    try:
-        async with stdio_server() as (reading, writing):
-            await server.run(reading, writing, server.create_initialization_options())
-    finally:
-        server.close()
+        anyio.run(serve, server)
 
 
 def main() -> NoReturn:

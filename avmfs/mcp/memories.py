@@ -274,11 +274,16 @@ def _delete(call: Call, path: str, place: str) -> str:
 
 def _rename(call: Call, path: str, place: str, new_path: str) -> str:
     target, named = _place(call, new_path, follow=False), escaped(new_path)
-    if _exists(call, target):
-        raise Exists(f"Error: The destination {named} already exists")
-    if not _exists(call, place):  # else the move would take the name for a prefix
-        raise NotFound(f"Error: The path {path} does not exist")
-    call.door("move", source=place, target=target)
+    try:
+        if _exists(call, target):  # a file has its own name already, which to move it to is no error
+            raise Exists
+        if not _exists(call, place):  # no directories are made for what is not there
+            raise NotFound
+        call.door("move", source=place, target=target, instead_of=b"")
+    except Exists:
+        raise Exists(f"Error: The destination {named} already exists") from None
+    except NotFound:
+        raise NotFound(f"Error: The path {path} does not exist") from None
     return f"Successfully renamed {path} to {named}"
 
 

@@ -110,6 +110,6 @@ def handoff(
         f"Files in the memory that you ({call.agent}) changed last:\n{lines}\n"
         "1. Store one memory with avm_remember, namespace shared: what was asked, what is done and how you know, what "
         "is left, what you decided and why, what to beware of. Name paths and handles.\n"
-        "2. Link it to the files that matter with avm_link.\n"
+        "2. Link it to the files that matter: avm_write their paths, one a line, to its path with :links behind it.\n"
         f"3. Tell {to} its path with avm_tell, in two sentences.\n"
     )

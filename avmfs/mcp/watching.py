@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 50.0
 PAUSE_S = 1.0  # before trying again while there is no door
+READY_S = 5.0  # that a subscription waits until changes are watched
 
 
 Listener = Any  # the SDK's ServerSession
@@ -41,6 +43,8 @@ class Watching:
         self._main = session
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = anyio.Event()  # changes are told of
+        self._early = False  # somebody did not wait for that
         self._over = threading.Event()
         self._here: set[int] = set()  # connections of which something is kept
         self._subscribed: dict[str, dict[int, Listener]] = {}
@@ -100,20 +104,18 @@ class Watching:
             self._session.close()
 
     async def begin(self) -> None:
-        """Returns once changes from now on will be told."""
-        if self._loop is not None:
-            return
-        self._loop = asyncio.get_running_loop()
-        ready = anyio.Event()
-        loop = self._loop
-        told = (lambda: loop.call_soon_threadsafe(ready.set),)
-        try:
-            threading.Thread(target=self._watch, args=told, name="watch", daemon=True).start()
-        except RuntimeError:  # no more threads: whoever asks next begins
-            self._loop = None
-            raise
-        with anyio.move_on_after(5):
-            await ready.wait()
+        """Returns once changes from now on will be told; after READY_S all the same, and then, later, of everything."""
+        if self._loop is None:
+            self._loop, self._ready = asyncio.get_running_loop(), anyio.Event()
+            ready = (partial(self._loop.call_soon_threadsafe, self._ready.set),)
+            try:
+                threading.Thread(target=self._watch, args=ready, name="watch", daemon=True).start()
+            except RuntimeError:  # no more threads: whoever asks next begins
+                self._loop = None
+                raise
+        with anyio.move_on_after(READY_S) as waited:
+            await self._ready.wait()
+        self._early |= waited.cancelled_caught
 
     def _watch(self, ready: Any) -> None:
         seq: int | None = None
@@ -137,6 +139,8 @@ class Watching:
             before, (seq, unread) = (seq, unread), (found["seq"], found["unread"])
             if before == (None, None):
                 ready()
+                if self._early:
+                    self._tell(News((), everything=True, mail=True))
             elif before != (seq, unread):
                 self._tell(News(found["paths"], bool(found["all"]), mail=before[1] != unread))
                 time.sleep(0.05)  # a burst of commits is one notification

@@ -127,6 +127,30 @@ def test_a_search_renews_what_it_hands_over_and_nothing_else(avm: AVM) -> None:
         AvmStore(avm, "/shared/x")
 
 
+def test_an_item_that_goes_while_it_is_asked_for_is_no_error(avm: AVM, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, write = AvmStore(avm), avm.write
+
+    def put() -> None:
+        for key in ("goes", "stays"):
+            store.put(("t",), key, {"key": key}, ttl=60)
+
+    def deleted(path: str, *said: Any) -> int | None:
+        """By another process, just before the item is renewed or is given its ttl."""
+        if path.endswith(("goes.json:ttl", "goes.json:meta")):
+            avm.delete(path.rpartition(":")[0])
+        return write(path, *said)
+
+    put()
+    monkeypatch.setattr(avm, "write", deleted)
+    assert "stays" in {item.key for item in store.search(("t",))}
+    monkeypatch.undo()
+    put()
+    monkeypatch.setattr(avm, "write", deleted)
+    assert store.get(("t",), "goes") is None and store.get(("t",), "stays") is not None
+    put()
+    assert store.get(("t",), "goes") is None
+
+
 def test_agents_share_a_store_below_shared_and_no_other(alone: Shell, avm: AVM) -> None:
     with AVM(agent="bob", environ=alone.environ, embeddings=False) as bobs:
         AvmStore(avm).put(("a",), "mine", {"x": 1})

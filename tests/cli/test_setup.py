@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,11 +11,16 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from avmfs_config import find_paths
 
-from avmfs.cli import clients, jsonc
+from avmfs.api.connect import running
+from avmfs.cli import clients, hooked, jsonc
 from avmfs.cli.clients import CLIENTS
+from avmfs.errors import Busy
 from tests.cli.shells import QuickShell, Shell, configured, environment
 from tests.mount.mount_world import World
 
@@ -373,6 +379,29 @@ def test_the_end_of_a_session_leaves_a_note_that_only_its_agent_sees(
     hook(patient, "session-end", {**given, "compact_summary": "The parser was moved."}, client)
     assert "The parser was moved." in shell.out("read", f"/private/sessions/{client}01x-summary.md")
     assert shell.out("read", path) == note
+
+
+@pytest.mark.mount
+def test_the_note_of_a_session_never_stays_for_good_where_an_answer_comes_too_late(
+    patient: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "t").write_text(json.dumps(DOCUMENT))
+    given = {"session_id": "late", "transcript_path": str(tmp_path / "t"), "cwd": "/src/parser"}
+    door = running(find_paths(patient), "alice", 300, patient)
+    assert door is not None
+    call = door.call
+
+    def late(method: str, /, **arguments: Any) -> Any:
+        call(method, **arguments)
+        raise Busy("it was done, but nobody waits any more")
+
+    with contextlib.closing(door), patch.object(door, "call", late):
+        for _ in range(2):  # also of a note that is there
+            with pytest.raises(Busy):
+                hooked._kept(door, given)
+    shell = QuickShell(patient, tmp_path)
+    assert "move the parser" in shell.out("read", "/private/sessions/late.md")
+    assert "29d" in shell.out("read", "/private/sessions/late.md:ttl")
 
 
 @pytest.mark.mount

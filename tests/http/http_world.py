@@ -14,6 +14,22 @@ from avmfs.rpc.client import RemoteDoor
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 
 SETTINGS = QUIET + "http: {listen: '127.0.0.1:0'}\n"
+_FORM = {  # what Chromium 156 sends with a form, but for Origin, Referer and the cookie
+    "cache_control": "max-age=0",
+    "sec_ch_ua": '"Not:A-Brand";v="8", "Chromium";v="156"',
+    "sec_ch_ua_mobile": "?0",
+    "sec_ch_ua_platform": '"Linux"',
+    "upgrade_insecure_requests": "1",
+    "content_type": "application/x-www-form-urlencoded",
+    "user_agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0 Safari/537.36",
+    "accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/jxl,image/avif,image/webp,*/*;q=0.8",
+    "sec_fetch_site": "same-origin",
+    "sec_fetch_mode": "navigate",
+    "sec_fetch_user": "?1",
+    "sec_fetch_dest": "document",
+    "accept_encoding": "gzip, deflate, br, zstd",
+    "accept_language": "en-US,en;q=0.9",
+}
 
 
 @dataclass
@@ -69,18 +85,32 @@ class Web:
 
 
 class Visitor:
+    """A browser in which somebody has signed in."""
+
     def __init__(self, web: Web, agent: str, **more: Any) -> None:
         self.web = web
-        got = web.ask("GET", f"/sign-in?code={web.code(agent, **more)}")
+        self._last = got = web.ask("GET", f"/sign-in?code={web.code(agent, **more)}")
         assert got.status == 303, got
         self.cookie = got.headers["set-cookie"].partition(";")[0]
 
     def get(self, where: str, **query: Any) -> Answer:
-        return self.web.ask("GET", where + ("?" + urllib.parse.urlencode(query) if query else ""), cookie=self.cookie)
+        asked = where + ("?" + urllib.parse.urlencode(query) if query else "")
+        self._last = self.web.ask("GET", asked, cookie=self.cookie)
+        return self._last
 
     def send(self, form: str, origin: bool = True, **given: Any) -> Answer:
-        sent = {"origin": f"http://{self.web.host}:{self.web.port}"} if origin else {}
-        return self.web.ask("POST", f"/do/{form}", urllib.parse.urlencode(given).encode(), cookie=self.cookie, **sent)
+        return self.post(f"/do/{form}", origin, **given)
+
+    def post(self, action: str, origin: bool = True, **given: Any) -> Answer:
+        """As Chromium sends a form of the page that it shows, whose referrer policy says which Origin that has (Fetch
+        standard, "append a request `Origin` header"). ``origin``: False for a program that names none."""
+        policy = self._last.headers["referrer-policy"]
+        sent = dict(_FORM)
+        if origin:
+            sent["origin"] = "null" if policy == "no-referrer" else self.web.url
+        if policy != "no-referrer":
+            sent["referer"] = f"{self.web.url}/"
+        return self.web.ask("POST", action, urllib.parse.urlencode(given).encode(), cookie=self.cookie, **sent)
 
 
 def of(daemon: Daemon) -> Web:

@@ -122,6 +122,22 @@ def test_a_page_of_another_has_nothing_of_alices_private_notes(lived: Lived) -> 
     assert seen["alice"] > 0
 
 
+def test_the_forms_of_a_page_do_what_their_buttons_say(lived: Lived) -> None:
+    path = "/memory/shared/pressed.md"
+    with contextlib.closing(lived.web.door("alice")) as door:
+        door.call("write", path=path, data=b"before\n")
+        tab = lived.open(lived.web, lived.cookie("alice"))
+        tab.go(f"/note?path={path}")
+        tab.page.fill("textarea[name=text]", "after\n")
+        with tab.page.expect_navigation():
+            tab.page.click('form[action="/do/write"] button')
+        assert door.call("read", path=path)["data"] == b"after\n", tab.page.content()
+    with tab.page.expect_navigation():
+        tab.page.click('form[action="/sign-out"] button')
+    assert tab.go("/") == 401
+    assert tab.said == []
+
+
 @pytest.mark.slow
 def test_two_hundred_payloads_run_nowhere(lived: Lived) -> None:
     made = payloads()

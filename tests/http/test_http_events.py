@@ -7,8 +7,10 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,31 @@ def test_a_caller_may_have_so_many_streams_and_those_that_end_leave_room(web: We
             return again.status == 200
 
     wait(room)
+
+
+def test_streams_that_are_opened_at_once_are_counted_too(web: Web) -> None:
+    """As a page has them reconnect: each would find none open, and they would take all of the agent's requests."""
+    token, many = web.token("lea"), STREAMS_OF_ONE + 4
+    together = threading.Barrier(many)
+
+    def opened(_: int) -> Stream:
+        together.wait(LIMIT_S)
+        return Stream(web, token)
+
+    with ThreadPoolExecutor(many) as pool:
+        streams = [*pool.map(opened, range(many))]
+    try:
+        assert sorted(each.status for each in streams) == [200] * STREAMS_OF_ONE + [503] * 4
+        assert web.call(token, "tags").status == 200
+    finally:
+        for each in streams:
+            each.close()
+
+    def refused() -> int:
+        return web.ask("GET", "/events?pattern=", token=token).status
+
+    wait(lambda: refused() == 400)  # once one has left
+    assert {refused() for _ in range(STREAMS_OF_ONE)} == {400}, "what is refused keeps no place"
 
 
 def test_mcp_over_the_service_is_the_agent_of_the_token(web: Web) -> None:

@@ -166,6 +166,13 @@ def test_forms_change_nothing_unless_the_configuration_says_so(filled: Web) -> N
     assert alice.send("nothing").status == 404
 
 
+def test_sign_out_of_a_page_ends_the_session(filled: Web) -> None:
+    alice = Visitor(filled, "alice")
+    assert alice.get("/").status == 200
+    assert alice.post("/sign-out").status == 303
+    assert alice.get("/").status == 401
+
+
 def test_a_slider_of_hours_is_a_time_of_the_path(filled: Web) -> None:
     alice = Visitor(filled, "alice")
     moved = alice.get("/tree", path="/memory/shared", ago="24")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from avmfs.errors import Busy
+from avmfs.errors import NO_TEXT, Busy
 from avmfs.http import identity, values
 from avmfs.http.doors import EACH, Caller, Doors, Unauthorized
 from tests.behind import connect
@@ -313,6 +313,22 @@ def test_addresses_and_verbs_that_are_not_there(web: Web) -> None:
 def test_a_bad_body_is_refused_with_a_reason(web: Web, body: bytes) -> None:
     got = web.ask("POST", "/api/tags", body, web.token("alice"), content_type="application/json")
     assert got.status == 400 and got.json["error"]["reason"], got
+
+
+def test_half_of_a_surrogate_pair_is_no_text_for_bytes_either_and_no_code(web: Web) -> None:
+    token = web.token("alice")
+
+    def answered(path: str, body: bytes) -> tuple[int, str]:
+        got = web.ask("POST", path, body, token, content_type="application/json")
+        return got.status, got.json["error"]["reason"]
+
+    for name, body in (
+        ("data", b'{"path": "/private/cut.md", "data": "cut \\ud83d"}'),
+        ("instead_of", b'{"path": "/private/cut.md", "data": "x", "instead_of": "\\udc00"}'),
+    ):
+        assert answered("/api/write", body) == (400, f"{name}: {NO_TEXT}")
+    assert answered("/session", b'{"code": "\\ud800"}')[0] == 401
+    assert web.call(token, "read", path="/private/cut.md").status == 404
 
 
 def test_an_unknown_argument_is_named_whatever_its_name(web: Web) -> None:

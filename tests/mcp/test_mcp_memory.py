@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal
 from avmfs_config import find_paths
 
+from avmfs.errors import Exists, NotFound
 from avmfs.mcp import memories
 from avmfs.mcp.server import _Call
 from avmfs.mcp.session import Session
@@ -224,6 +226,42 @@ def test_no_edit_of_two_sessions_at_once_is_lost(notes: Peer, portal: BlockingPo
             done.result(300)
     lines = notes.text("avm_read", path="/private/memories/log.md").splitlines()
     assert sorted(lines) == sorted(["20 20", *["0"] * 20, *["1"] * 20])
+
+
+class _Raced(_Call):
+    """Just before it moves a file somebody else does something."""
+
+    def __init__(self, session: Session, meanwhile: Callable[[], object]) -> None:
+        super().__init__(session, None)
+        self._meanwhile = meanwhile
+
+    def door(self, method: str, /, **arguments: Any) -> Any:
+        if method == "move":
+            self._meanwhile()
+        return super().door(method, **arguments)
+
+
+def test_a_rename_takes_the_place_of_nothing_that_came_meanwhile_and_moves_nothing_else(
+    notes: Peer, world: World
+) -> None:
+    def create(name: str) -> object:
+        return notes.call("memory", command="create", path=f"/memories/{name}", file_text=f"as {name}")
+
+    for name in ("a.md", "plan", "plan-old.md", "plans.md"):
+        create(name)
+    with contextlib.closing(Session(find_paths(world.environ), "alice", world.environ)) as session:
+        for new, made in (("plan.md", "plan.md"), ("folder", "folder/x.md")):
+            raced = _Raced(session, partial(create, made))
+            with pytest.raises(Exists, match=f"The destination /memories/{new} already exists"):
+                memories.memory(raced, "rename", old_path="/memories/a.md", new_path=f"/memories/{new}")
+        raced = _Raced(session, lambda: notes.call("memory", command="delete", path="/memories/plan"))
+        with pytest.raises(NotFound, match="The path /memories/plan does not exist"):
+            memories.memory(raced, "rename", old_path="/memories/plan", new_path="/memories/done")
+    shown = notes.text("memory", command="view", path="/memories").splitlines()[2:]
+    names = ("a.md", "folder", "folder/x.md", "plan-old.md", "plan.md", "plans.md")
+    assert [line.partition("\t")[2] for line in shown] == [f"/memories/{name}" for name in names]
+    for name in ("a.md", "folder/x.md", "plan.md"):
+        assert notes.text("avm_read", path=f"/private/memories/{name}") == f"as {name}"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import secrets
@@ -13,11 +14,11 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
-from unittest.mock import DEFAULT, Mock, patch
+from unittest.mock import DEFAULT, AsyncMock, Mock, patch
 
 import anyio
 import anyio.to_thread
@@ -30,7 +31,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from avmfs.api.connect import open_door
-from avmfs.errors import AvmError, Busy, Interrupted, Invalid
+from avmfs.errors import NO_TEXT, AvmError, Busy, Interrupted, Invalid
 from avmfs.mcp import resources
 from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
@@ -53,7 +54,7 @@ KNOWN, STRANGER = 12345, 54321
 # The interpreter may be where only root can read: everything is loaded before the user changes.
 _AS = """
 import os, sys
-import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, mcp.server.stdio, anyio, anyio._backends._asyncio
+import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, avmfs.mcp.stdio, anyio._backends._asyncio
 uid = int(sys.argv.pop(1))
 os.setgroups([]); os.setgid(uid); os.setuid(uid)
 avmfs.mcp.main.main()
@@ -353,6 +354,67 @@ def test_a_configuration_that_is_wrong_for_a_while_is_said_and_ends_no_waiting_f
         alice.close()
 
 
+class _Held(Session):
+    """One that has no second connection before ``held`` is set."""
+
+    held: threading.Event
+
+    def another(self) -> Session:
+        assert self.held.wait(LIMIT_S)
+        return super().another()
+
+
+@pytest.fixture
+def slow(world: World) -> Iterator[tuple[_Held, Watching]]:
+    session = _Held(find_paths(world.environ), "alice", world.environ)
+    session.held = threading.Event()
+    watching = Watching(session)
+    yield session, watching
+    session.held.set()
+    watching.close()
+    session.close()
+
+
+def test_no_subscription_is_acknowledged_before_changes_are_watched(
+    slow: tuple[_Held, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, watching = slow
+    monkeypatch.setattr("avmfs.mcp.watching.READY_S", LIMIT_S)
+    done: list[int] = []
+
+    async def one(number: int) -> None:
+        await watching.begin()
+        done.append(number)
+
+    async def scenario() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(one, number)
+            await anyio.wait_all_tasks_blocked()
+            assert done == []
+            session.held.set()
+
+    anyio.run(scenario)
+    assert sorted(done) == [0, 1, 2]
+
+
+def test_who_was_acknowledged_too_early_is_told_that_all_may_be_another(
+    slow: tuple[_Held, Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, watching = slow
+    monkeypatch.setattr("avmfs.mcp.watching.READY_S", 0.01)
+
+    async def scenario() -> None:
+        told = anyio.Event()
+        listener = Mock(send_resource_updated=AsyncMock(side_effect=lambda uri: told.set()))
+        await watching.subscribe(listener, "avm://memory/shared/soon.md")
+        session.held.set()
+        with anyio.fail_after(LIMIT_S):
+            await told.wait()
+
+    anyio.run(scenario)
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_of_a_client_that_is_gone_nothing_is_kept(world: World, mode: str) -> None:
     alice = Session(find_paths(world.environ), "alice", world.environ)
@@ -427,6 +489,52 @@ def test_a_malformed_line_does_not_end_the_server_and_stdout_is_protocol_alone(w
         assert "Traceback" not in server.end()
 
 
+def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None:
+    """Else it would wait: for text that was cut in the middle of an emoji, and for a batch (protocol 2025-03-26)."""
+
+    def asking(number: object, text: str) -> bytes:
+        said = {"jsonrpc": "2.0", "id": number, "method": "tools/call"}
+        return json.dumps({**said, "params": {"name": "avm_remember", "arguments": {"content": text}}}).encode()
+
+    def errors(server: Lines) -> list[tuple[int, str]]:
+        return [(each["error"]["code"], each["error"]["message"]) for each in server.said if each.get("id", 0) is None]
+
+    with Lines(world.environ, "dora") as server:
+        server.greet()
+        server.send(asking(7, "cut \ud83d"))
+        assert server.answer(7)["error"] == {"code": types.INVALID_REQUEST, "message": NO_TEXT}
+        server.send(b'{"id": 8, "method": "tools/list"}')
+        assert server.answer(8)["error"]["code"] == types.INVALID_REQUEST
+        server.send(b"[%s, %s, 5, %s]" % (asking(9, "of a batch"), asking(10, "\udc00"), asking(11, "its last")))
+        for number in (9, 10, 11):  # in whatever order
+            if not any(each.get("id") == number for each in server.said):
+                server.answer(number)
+        of_batch = {each["id"]: each for each in server.said if each.get("id")}
+        assert all("remembered" in of_batch[number]["result"]["content"][0]["text"] for number in (9, 11)), of_batch
+        assert of_batch[10]["error"]["message"] == NO_TEXT
+        assert [code for code, _ in errors(server)] == [types.INVALID_REQUEST]  # for the 5
+        for odd in (b"", b"[]", b"not json", b"[" * 70_000, b'{"id": 12, "result": 5}', asking("\ud800", "x\ud800")):
+            server.send(odd)
+        assert "result" in server.request(13, "tools/list")
+        said = [code for code, _ in errors(server)]
+        assert said.count(types.PARSE_ERROR) == 2 and said.count(types.INVALID_REQUEST) == 4, errors(server)
+        assert "Traceback" not in server.end()
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["at all", "for answers alone"])
+def test_a_client_that_is_gone_before_its_answer_is_no_error(world: World, half: bool) -> None:
+    with Lines(world.environ) as server:
+        server.greet()
+        process = server.process
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        server.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        if not half:
+            process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
+        assert b"Traceback" not in process.stderr.read()
+
+
 def test_while_a_daemon_runs_no_model_index_or_store_is_loaded(world: World) -> None:
     with Lines(world.environ) as server:
         server.greet()
@@ -480,6 +588,9 @@ def test_without_any_daemon_every_kind_of_request_works(alone: dict[str, str], p
     with stdio(portal, alone, "alice") as alice:
         path = alice.said("avm_remember", content="the egret fishes", namespace="shared")["path"]
         assert alice.said("avm_search", query="egret")["hits"][0]["path"] == path
+        browsed = [alice.text("avm_browse", target=target) for target in ("egret", "when may we ship")]
+        assert all(text.startswith("# semantic search unavailable: ") for text in browsed), browsed
+        assert path in browsed[0] and browsed[1].endswith("\n(nothing found)\n"), browsed
         assert alice.ask("read_resource", f"avm:/{path}").contents[0].text == "the egret fishes\n"
         assert "egret" in alice.ask("get_prompt", "session_start", {"task": "egrets"}).messages[0].content.text
         with (

@@ -180,6 +180,29 @@ def test_what_is_offered_without_being_asked_costs_2500_tokens_at_most(world: Wo
         assert "avm_recall" not in str(peer.client.instructions)
 
 
+def test_what_is_offered_without_being_asked_names_no_tool_that_is_not_and_its_advice_can_be_followed(
+    world: World, portal: BlockingPortal
+) -> None:
+    def named(*said: str) -> set[str]:
+        return {name for text in said for name in re.findall(r"\bavm_\w+", text)}
+
+    with stdio(portal, world.environ, "frida", tools="core") as peer:
+        listed = peer.ask("list_tools").tools
+        said = [str(peer.client.instructions), *(each.model_dump_json() for each in listed)]
+        for prompt, given in (("session_start", {"task": "backups"}), ("handoff", {"to": "bob"})):
+            said += [each.content.text for each in peer.ask("get_prompt", prompt, given).messages]
+        old = peer.said("avm_remember", content="The backup of the mail server runs every night at 02:30.")
+        new = peer.text("avm_remember", content="The backup of the mail server runs every night at 04:00.")
+        advice = re.search(r"avm_write to (\S+:links) the line '(@\w+ supersedes)'\n", new)
+        assert advice is not None, new
+        peer.call("avm_write", path=advice[1], content=advice[2])
+        assert f"-> {old['path']} (supersedes)" in peer.text("avm_read", path=advice[1])
+        said += [new, *(peer.refused("avm_read", path=f"/private/{view}") for view in (":next", ":inbox?wait=9"))]
+        peer.call("avm_write", path=f"{old['path']}:claim", content="10m")
+        assert "frida until" in peer.text("avm_read", path=f"{old['path']}:claim")
+    assert named(*said) == set(registry.CORE)
+
+
 def test_a_tool_that_does_not_exist_cannot_be_offered() -> None:
     with pytest.raises(registry.BadArguments, match="avm_lnk"):
         registry.offered("avm_list,avm_lnk")
@@ -390,8 +413,8 @@ def test_no_reader_claims(bob: Peer, view: str) -> None:
     bob.call("avm_write", path="/shared/jobs/one.md", content="1")
     said = bob.said("avm_fetch", targets=[f"/shared/jobs{view}", "/shared/jobs/one.md"])["missing"]
     for each in (*said, bob.refused("avm_read", path=f"/shared/jobs{view}")):
-        assert "avm_claim with action=next" in each
-    with pytest.raises(MCPError, match="avm_claim with action=next"):
+        assert "avm_write 10m to FILE:claim" in each
+    with pytest.raises(MCPError, match="avm_write 10m to FILE:claim"):
         bob.ask("read_resource", f"avm://memory/shared/jobs{view}")
     assert bob.text("avm_read", path="/shared/jobs/one.md:claim") == "(unclaimed)\n"
 
@@ -466,6 +489,9 @@ def test_a_link_leads_to_the_file_that_is_named_whatever_others_are_called(alice
     assert alice.said("avm_link", **one)["links"] == [link]
     other = {"direction": "out", "path": f"/memory{ground}/plan cousin", "type": "related"}
     assert alice.said("avm_link", path=f"{ground}/from", target=f"{ground}/plan cousin")["links"] == [link, other]
+    assert alice.said("avm_link", **one, remove=True)["links"] == [other]
+    alice.call("avm_link", **{**one, "type": "supersedes"})
+    del one["type"]  # of every type
     assert alice.said("avm_link", **one, remove=True)["links"] == [other]
 
 
