@@ -5,6 +5,7 @@ Both modes. Every world is audited when it closes: each node's scope against the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import subprocess
@@ -596,6 +597,38 @@ def test_a_key_is_not_told_what_is_its_agent_s_as_a_whole(tmp_path: Path) -> Non
     assert {each["name"] for each in alice.call("snapshots")["snapshots"]} == {"health", "market"}
     alice.close()
     key.close()
+
+
+def test_a_key_that_may_not_read_is_not_told_whether_it_guesses_what_a_file_holds(any_world: World) -> None:
+    world = any_world
+    world.write(ALICE, "/memory/a/pin", b"4711")
+    there = world.at(ALICE, "/memory/a/pin")
+    who = shown(world, new_key(world, ALICE, "/memory/a/*", actions=("write",)))
+    world.write(who, "/memory/a/mine", b"x")
+    asks: dict[str, dict[str, Any]] = {
+        "write_path": {"path": [b"memory", b"a", b"pin"], "data": b"y"},
+        "put": {"path": [b"memory", b"a", b"pin"], "data": b"y"},
+        "unlink": there,
+        "rename": {**world.at(who, "/memory/a/mine"), "new_parent": there["parent"], "new_name": there["name"]},
+    }
+    for command, arguments in asks.items():
+        for guess in (b"4711", b"0000"):
+            with pytest.raises(Denied, match="'read'"):
+                world.do(who, command, **arguments, instead_of=hashlib.sha256(guess).digest())
+    assert world.bytes(ALICE, "/memory/a/pin") == b"4711"
+
+
+@pytest.mark.parametrize("actions", [("write",), ("read", "write")])
+def test_what_a_key_writes_is_marked_as_a_copy_of_what_it_may_read_alone(
+    any_world: World, actions: tuple[str, ...]
+) -> None:
+    world, text = any_world, b"the words of a page\n"
+    world.write(ALICE, "/memory/a/page", text, sources=["web"])
+    who = shown(world, new_key(world, ALICE, "/memory/a/*", actions=actions))
+    world.write(who, "/memory/a/guess", text)
+    scope = world.node(ALICE, "/memory/a/guess").scope
+    with world.reading(ALICE) as reader:
+        assert reader.visible.origin(scope).sources == (("web",) if "read" in actions else ())
 
 
 def test_a_key_never_has_more_than_its_agent(any_world: World) -> None:

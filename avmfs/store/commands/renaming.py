@@ -41,6 +41,8 @@ def rename(
     SHA-256 of the file that is to be replaced, Stale where another stands there or none; b"": nothing, as NOREPLACE."""
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
         raise Invalid(f"rename flags {flags}")
+    if instead_of:
+        tx.who.require("read")  # whether a guess is right
     here, source = namespace.entry(tx, parent, name)
     there = here if new_parent == parent else tx.directory(new_parent)
     namespace.refuse_fixed(tx, source)
