@@ -77,6 +77,20 @@ def test_a_file_has_so_many_links(world: World, monkeypatch: pytest.MonkeyPatch)
     world.do(BOB, "add_link", node=other, target=node, type="back")
 
 
+def test_links_of_another_to_what_one_cannot_see_take_no_room_and_can_be_taken_away(world: World) -> None:
+    node, other, draft = (world.write(BOB, f"/memory/{name}", b"x")["node"] for name in ("plan", "other", "draft"))
+    hers = world.write(ALICE, "/memory/private/alice/n", b"x")["node"]
+    for n in range(LINKS_MAX):
+        world.do(ALICE, "add_link", node=node, target=hers, type=f"t{n}")
+    world.do(BOB, "add_link", node=node, target=other, type="see")
+    world.do(BOB, "add_link", node=draft, target=other, type="about")
+    world.rename(BOB, "/memory/draft", "/memory/plan")
+    by = "select agent, count(*) from link group by agent order by agent"
+    assert world.rows(by) == [("alice", LINKS_MAX), ("bob", 2)]
+    world.do(BOB, "remove_link", node=world.node(BOB, "/memory/plan").id, target=None)
+    assert world.rows(by) == []
+
+
 @pytest.mark.parametrize(
     ("user", "error"),
     [

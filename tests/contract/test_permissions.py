@@ -860,6 +860,19 @@ def test_what_is_said_about_a_file_takes_up_bytes_of_its_maker(ruled: Callable[.
     assert used(world, "alice") == (0, 0, 0)
 
 
+def test_a_link_is_charged_to_who_makes_it_whosever_file_it_leads_from(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"bob": person("write", bytes=1_000)})
+    node = world.write(BOB, "/memory/plan.md", b"x")["node"]
+    hers = world.write(ALICE, "/memory/private/alice/n.md", b"x")["node"]
+    for number in range(10):
+        world.do(ALICE, "add_link", node=node, target=hers, type=f"t{number}")
+    world.write(BOB, "/memory/draft.md", b"y")
+    world.rename(BOB, "/memory/draft.md", "/memory/plan.md")
+    assert (used(world, "bob")[1], used(world, "alice")[1]) == (1, 1 + 10 * 256)
+    world.unlink(BOB, "/memory/plan.md")
+    assert (used(world, "bob")[1], used(world, "alice")[1]) == (0, 1)
+
+
 def test_what_is_kept_and_said_of_a_file_in_a_private_space_is_charged_to_its_agent(
     ruled: Callable[..., PolicyWorld],
 ) -> None:
@@ -873,11 +886,11 @@ def test_what_is_kept_and_said_of_a_file_in_a_private_space_is_charged_to_its_ag
         world.do(BOB, "add_link", node=node, target=other, type="about")
         world.do(BOB, "merge_meta", node=node, importance=None, user={"key": "v"})
     both = used(world, "bob")
-    said = 128 + 8 * len("four") + 256 + len('{"key": "v"}')
-    assert both[:2] == (4, 1 + 2 * (3000 + said)) and both[2] > 6000, "four with the directory"
+    said = 128 + 8 * len("four") + len('{"key": "v"}')
+    assert both[:2] == (4, 1 + 2 * (3000 + said + 256)) and both[2] > 6000, "four with the directory"
     world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
     mine, his = used(world, "alice"), used(world, "bob")
-    assert mine[:2] == (2, 3000 + said) and his[:2] == (2, 1 + 3000 + said) and mine[2] + his[2] == both[2]
+    assert mine[:2] == (2, 3000 + said) and his[:2] == (2, 1 + 3000 + said + 512) and mine[2] + his[2] == both[2]
     for number in range(4):
         world.write(ALICE, "/memory/private/alice/d/n.md", secrets.token_bytes(3000))
         world.tag(ALICE, "/memory/private/alice/d/n.md", str(number))
