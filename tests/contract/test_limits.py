@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import apsw
 import pytest
 
 from avmfs import paths
-from avmfs.errors import AvmError, Invalid, NameTooLong, OverQuota
+from avmfs.errors import AvmError, Invalid, NameTooLong, NotEmpty, OverQuota
 from avmfs.store.commands.documents import KEYS_DEEP, KEYS_MAX
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
 from avmfs.store.queries.nodes import Reader
 from tests.contract.store_world import ALICE, BOB, Mode, World
+
+Build = Callable[..., World]
 
 
 @pytest.fixture(params=["direct"])
@@ -194,6 +197,21 @@ def test_a_longer_name_above_makes_no_path_below_longer_than_it_may_be(world: Wo
     with pytest.raises(NameTooLong):
         world.rename(ALICE, long, f"{longer}/" + "b" * 255)
     world.rename(ALICE, long, f"{longer}/a")
+
+
+@pytest.mark.parametrize("names", [["h" * 250], ["h"] * 120], ids=["long", "deep"])
+def test_a_move_that_is_refused_tells_nothing_of_directories_that_its_mover_cannot_see(
+    build: Build, names: list[str]
+) -> None:
+    world = build([("/memory/desk/merger/*", "none", ("bob",))])
+    world.write(ALICE, "/memory/desk/open/f", b"x")
+    world.write(ALICE, "/".join(["/memory/desk/merger", *names, "f"]), b"x")
+    far = "/".join(["/memory", *["b" * 250] * 15, "b" * 200])
+    world.write(BOB, f"{far}/f", b"x")
+    with pytest.raises(NotEmpty):
+        world.rename(BOB, "/memory/desk", f"{far}/d")
+    with pytest.raises(NameTooLong):
+        world.rename(ALICE, "/memory/desk", f"{far}/d")
 
 
 def test_trees_that_are_deeper_already_can_be_read_and_removed_and_moved_up(world: World) -> None:
