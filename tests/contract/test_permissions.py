@@ -592,6 +592,19 @@ def test_a_key_is_not_told_what_is_its_agent_s_as_a_whole(tmp_path: Path) -> Non
     with pytest.raises(Denied, match="for the agent itself"):
         key.call("unconsolidate", dry=True)
     assert [(each["name"], each["gone"]) for each in key.call("snapshots")["snapshots"]] == [("market", False)]
+    told = set()
+    for name in ("health", "nothing"):
+        asks: list[tuple[str, dict[str, Any]]] = [
+            ("entries", {"path": f"/@snap.{name}"}),
+            ("recall", {"q": "m", "under": f"/@snap.{name}/memory/market"}),
+            ("compare", {"older": f"snap.{name}"}),
+        ]
+        for method, arguments in asks:
+            with pytest.raises(NotFound) as refused:
+                key.call(method, **arguments)
+            told.add((method, str(refused.value).replace(name, "NAME")))
+    assert len(told) == 3
+    assert key.call("read", path="/@snap.market/memory/market/m.md")["data"] == b"m"
     assert key.call("user", name="alice")["used"] is None
     assert len(alice.call("unconsolidate", dry=True)["back"]) == 1 and alice.call("user", name="alice")["used"]
     assert {each["name"] for each in alice.call("snapshots")["snapshots"]} == {"health", "market"}
