@@ -17,7 +17,7 @@ from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Person, Policy, Principal, Quota
 from avmfs.cli.past import place
-from avmfs.errors import AvmError, Invalid, NotFound, TooBig
+from avmfs.errors import AvmError, Invalid, NotFound, Stale, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
@@ -1156,6 +1156,21 @@ def test_what_is_too_large_for_memory_is_compared_and_read_in_pieces(world: Worl
         assert reader.read(node, 0, 99) == b"hello, v1\n"
     again = PastHandle(who.at(who.moment("snap.s")), node)
     assert again.read(hole - 2, 4) == bytes(2), "its blocks are those of a version that is stated alone"
+
+
+@pytest.mark.parametrize("end", ["right", "purge"])
+def test_a_file_of_the_past_that_is_open_is_read_no_more_once_it_is_not_the_readers(world: World, end: str) -> None:
+    node = world.write(ALICE, "memory/f", b"of then")
+    then = memory(world, BOB).at(Moment(world.seq(), world.now))
+    world.write(ALICE, "memory/f", b"of now")
+    held = PastHandle(then, node)
+    assert held.read(0, 2) == b"of"
+    if end == "right":
+        world.do(ALICE, "set_shared", node=node, agents=[])
+    else:
+        world.do(ALICE, "purge", nodes=[node], documents=[])
+    with pytest.raises(Stale):
+        held.read(2, 5)
 
 
 def test_what_was_large_before_it_took_the_place_of_another_file_is_read_in_pieces(tmp_path: Path) -> None:
