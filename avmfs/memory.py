@@ -79,8 +79,7 @@ class Memory:
 
     def moment(self, text: str) -> Moment:
         """The instant that is meant. Raises NotFound, which says from when on the past is kept."""
-        with self.around.store.reading(self.who) as reader:
-            return self.moments.named(reader, text, self.now(), self.zone)
+        return self.moments.named(self.store, self.who, text, self.now(), self.zone)
 
     def submit(self, command: str, **arguments: Any) -> Any:
         if self.then is not None:

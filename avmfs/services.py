@@ -28,8 +28,6 @@ from avmfs.search.reranking import Second
 from avmfs.store.store import Store
 from avmfs.text.tokens import TokenCounter
 
-QUESTIONS = 512  # whose vectors are kept
-
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -76,7 +74,6 @@ def composed(
         embedder,
         TokenCounter(settings.search.encoding),
         weights=settings.search.weights,
-        cache_size=0 if of_daemon else QUESTIONS,
         absent=absent,
         half_life_days=settings.search.half_life_days,
         second=None if reranker is None else Second(reranker, settings.search.rerank),

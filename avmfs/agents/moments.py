@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
+from avmfs.access import Principal
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound
 from avmfs.localtime import DAY_NS
 from avmfs.lru import LRU
 from avmfs.node import Moment
-from avmfs.store.queries.nodes import Reader
+from avmfs.store.schema.tables import ROOT
+
+if TYPE_CHECKING:
+    from avmfs.store.store import Store
 
 RESTS_NS, KEPT = 60 * 10**9, 64
 
@@ -48,12 +53,23 @@ class Moments:
         self._mutex = threading.Lock()
         self._known: LRU[str, tuple[Moment, int]] = LRU(KEPT)
 
-    def named(self, reader: Reader, text: str, now: int, zone: tzinfo) -> Moment:
-        """While somebody is in it, ``-2h`` and the like stay where they are. Raises NotFound."""
+    def named(self, store: Store, who: Principal, text: str, now: int, zone: tzinfo) -> Moment:
+        """While somebody is in it, ``-2h`` and the like stay where they are. Raises NotFound; for an API key also of a
+        snapshot that has nothing for it."""
         with self._mutex:
             known = self._known.get(text)
         fresh = known is not None and now - known[1] < RESTS_NS
-        then = known[0] if known is not None and fresh else reader.moment(parse(text, now, zone))
+        if known is not None and fresh:
+            then = known[0]
+        else:
+            with store.reading(who) as reader:
+                then = reader.moment(parse(text, now, zone))
+        if who.key is not None and then.root != ROOT:
+            with store.reading_at(who, then) as past:
+                try:
+                    past.path(then.root)
+                except NotFound:
+                    raise NotFound(f"there is no snapshot {text.partition('.')[2]!r}") from None
         if not text.startswith("snap."):
             with self._mutex:
                 self._known.put(text, (then, now))

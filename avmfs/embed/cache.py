@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.embed.protocol import Batch, Embedder
+from avmfs.embed.protocol import Batch, Embedder, Remembering
 from avmfs.lru import LRU
 
 SIZE: Final = 512
@@ -24,29 +24,29 @@ Vectors = NDArray[np.float32]
 
 
 class Remembered:
-    """The last ``size`` vectors of queries, each under its model and a digest of the whole text: two long questions
-    with a common beginning are two questions."""
+    """The last ``size`` vectors of queries, each under its model, who asked, and a digest of the whole text: two long
+    questions with a common beginning are two questions."""
 
     def __init__(self, size: int = SIZE) -> None:
-        self._kept: LRU[tuple[str, bytes], Vectors] = LRU(size)
+        self._kept: LRU[tuple[str, str, bytes], Vectors] = LRU(size)
         self._lock = threading.Lock()
 
-    def known(self, model: str, texts: Sequence[str]) -> dict[str, Vectors]:
-        """Of ``texts``, those whose vectors of ``model`` are kept."""
-        keys = {text: (model, _digest(text)) for text in texts}
+    def known(self, model: str, asker: str, texts: Sequence[str]) -> dict[str, Vectors]:
+        """Of ``texts``, those whose vectors of ``model`` are kept of this asker."""
+        keys = {text: (model, asker, _digest(text)) for text in texts}
         with self._lock:
             found = {text: self._kept.get(key) for text, key in keys.items()}
         return {text: vector for text, vector in found.items() if vector is not None}
 
-    def keep(self, model: str, vectors: dict[str, Vectors]) -> None:
+    def keep(self, model: str, asker: str, vectors: dict[str, Vectors]) -> None:
         # A copy: a row of a batch would keep the whole batch alive.
-        copies = {(model, _digest(text)): vector.copy() for text, vector in vectors.items()}
+        copies = {(model, asker, _digest(text)): vector.copy() for text, vector in vectors.items()}
         with self._lock:
             for key, vector in copies.items():
                 self._kept.put(key, vector)
 
 
-class QueryCache:
+class QueryCache(Remembering):
     """An Embedder that remembers what another one gave."""
 
     def __init__(self, embedder: Embedder, size: int = SIZE) -> None:
@@ -54,9 +54,9 @@ class QueryCache:
         self._remembered = Remembered(size)
         self._model = ""
 
-    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False, asker: str = "") -> Batch:
         model = self._model
-        known = self._remembered.known(model, texts)
+        known = self._remembered.known(model, asker, texts)
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         if missing or not texts:
             fresh = self._embedder.embed_batch(missing, urgent=urgent)
@@ -68,7 +68,7 @@ class QueryCache:
                 fresh = self._embedder.embed_batch(missing, urgent=urgent)
             self._model = model = fresh.model
             new = dict(zip(missing, fresh.vectors, strict=True))
-            self._remembered.keep(model, new)
+            self._remembered.keep(model, asker, new)
             known |= new
         return Batch(model, np.stack([known[text] for text in texts]))
 

@@ -69,6 +69,15 @@ class Embedder(Protocol):
         ...
 
 
+class Remembering(ABC):
+    """An Embedder that remembers the vectors of questions, those of each ``asker`` apart: how soon an answer comes
+    tells nobody what another has asked."""
+
+    @abstractmethod
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False, asker: str = "") -> Batch:
+        """See Embedder."""
+
+
 class Reranker(Protocol):
     def judged(self, question: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """How well each of ``texts`` answers ``question``: (n,) from 0 to 1, within its own time limit. Raises

@@ -83,9 +83,10 @@ def recall(
 def nearness(memory: Memory, q: str, texts: list[Any]) -> dict[str, Any]:
     """How near texts are to a question in meaning. {"cosines", "degraded"}: None, and why, where there are no vectors.
     NEAR texts at most, of which NEAR_TEXT characters each count."""
+    memory.who.require("search")
     if len(texts) > NEAR or not all(isinstance(each, str) for each in texts):
         raise Invalid(f"texts: expected {NEAR} texts at most")
-    cosines, degraded = memory.around.engine.nearness(q[:NEAR_TEXT], [each[:NEAR_TEXT] for each in texts])
+    cosines, degraded = memory.around.engine.nearness(memory.who, q[:NEAR_TEXT], [each[:NEAR_TEXT] for each in texts])
     return {"cosines": cosines, "degraded": degraded}
 
 

@@ -24,7 +24,7 @@ from avmfs import calls
 from avmfs.access import Principal
 from avmfs.embed import universal
 from avmfs.embed.cache import QueryCache
-from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable, Remembering
 from avmfs.errors import Busy
 from avmfs.node import Dispute, Hit
 from avmfs.search import current, fusion, lexical, linked, semantic, signals
@@ -152,7 +152,6 @@ class Engine:
         counter: TokenCounter,
         *,
         weights: SearchWeights | None = None,
-        cache_size: int = 512,
         absent: str = NO_EMBEDDER,
         half_life_days: float = 30.0,
         second: Second | None = None,
@@ -166,8 +165,10 @@ class Engine:
         self._index_for = index_for
         self._heeds_links = True
         self._vouched: tuple[tuple[int, ...], str | None] = ((), None)
-        # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
-        self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
+        # A service has a cache of its own, which knows when the model changes.
+        if embedder is not None and not isinstance(embedder, Remembering):
+            embedder = QueryCache(embedder)
+        self._embedder: Remembering | None = embedder
 
     def weighing(self, weights: SearchWeights) -> Engine:
         """The same engine with other weights."""
@@ -226,10 +227,10 @@ class Engine:
         if not _asks(q):
             return Answer(q, (), None, seq)
         wanted = Wanted(under, unwanted, within)
-        ranking = self.ranking(index, q, mode, now, tz, wanted)
+        ranking = self.ranking(who, index, q, mode, now, tz, wanted)
         while ranking.early and self._patient():
             index = self._index_for(who)
-            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz, wanted)
+            seq, ranking = index.seq(), self.ranking(who, index, q, mode, now, tz, wanted)
         documents = ranking.table.documents[ranking.candidates.positions]
         here = ranking.here()
         keep = here & (ranking.relevance >= min_relevance)
@@ -262,6 +263,7 @@ class Engine:
 
     def ranking(
         self,
+        who: Principal,
         index: SearchIndex,
         q: str,
         mode: Mode = "hybrid",
@@ -273,7 +275,7 @@ class Engine:
         ``wanted``."""
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
         asks = signals.addressed(index.table(), q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
-        meaning, degraded = self._meaning(asks, mode)
+        meaning, degraded = self._meaning(who, asks, mode)
         table = index.table()  # of now: a model may take long, and what was indexed anew meanwhile has other passages
         rows = wanted.rows(index, table)
         by_meaning = mode == "semantic" and meaning is not None
@@ -315,18 +317,17 @@ class Engine:
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
         named = columns["speaker"][chosen] if asks != q else None
-        cosine, coverage = evidence["cosine"], evidence["coverage"]
-        count = len(table.passages)
+        count, cosine, coverage = len(table.passages), evidence["cosine"], evidence["coverage"]
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
         absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told)
         return Ranking(table, ranked, absolute, evidence, degraded, rows, early)
 
-    def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
+    def nearness(self, who: Principal, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
         """Cosines of texts with a question; None where there are no vectors, and why."""
         if self._embedder is None:
             return None, self._absent
         try:
-            vectors = self._embedder.embed_batch([q, *texts], urgent=True).vectors
+            vectors = self._embedder.embed_batch([q, *texts], urgent=True, asker=_asker(who)).vectors
         except (EmbeddingUnavailable, Busy) as error:
             return None, error.reason
         return (vectors[1:] @ vectors[0]).tolist(), None
@@ -341,14 +342,14 @@ class Engine:
         time.sleep(0.05)
         return True
 
-    def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
+    def _meaning(self, who: Principal, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""
         if mode == "lexical":
             return None, None
         if self._embedder is None:
             return None, self._absent
         try:
-            found = self._embedder.embed_batch([q], urgent=True)
+            found = self._embedder.embed_batch([q], urgent=True, asker=_asker(who))
         except (EmbeddingUnavailable, Busy) as error:
             return None, error.reason
         if found.vectors.any():
@@ -373,6 +374,10 @@ class Engine:
             inside = wanted[words.positions]
             here = words.positions[inside][fusion.reaching(score[inside], most)]
         return np.union1d(found, here)
+
+
+def _asker(who: Principal) -> str:
+    return f"{who.name} {who.rights}"  # an agent, one of its API keys, or as the operator
 
 
 def _clear(near: Floats) -> float:

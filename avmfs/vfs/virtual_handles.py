@@ -12,7 +12,7 @@ import threading
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import AvmError, BadHandle, Denied, Invalid, OverQuota, from_wire
+from avmfs.errors import AvmError, BadHandle, Denied, Invalid, NotFound, OverQuota, Stale, from_wire
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
@@ -207,11 +207,14 @@ class PastHandle(VirtualHandle):
 
     def read(self, offset: int, length: int) -> bytes:
         stop = min(offset + length, self.size)
-        with self.lock:
+        with self.lock, self.memory.reading() as reader:
+            try:
+                reader.node(self.node)
+            except NotFound:  # it has been purged since, or is no longer for the asker
+                raise Stale() from None
             if offset < self.start or self.start + len(self.head) < stop:
                 start = offset - offset % PIECE
-                with self.memory.reading() as reader:
-                    self.head = reader.read(self.node, start, max(PIECE, stop - start))
+                self.head = reader.read(self.node, start, max(PIECE, stop - start))
                 self.start = start
             return self.head[offset - self.start : max(0, stop - self.start)]
 

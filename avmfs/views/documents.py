@@ -262,15 +262,18 @@ def links(ctx: Context) -> str:
 
 @writes(
     "links",
-    "`TARGET [type]` adds, `-TARGET [type]` removes, one a line; TARGET is a path or a handle",
+    "`TARGET [type]` adds, `-TARGET [type]` removes, `-*` all, one a line; TARGET is a path or a handle",
     check=by_lines(lambda text: _parse_links(text)),
     once=True,
 )
 def write_links(ctx: Context, text: str) -> None:
-    asked: list[tuple[bool, int, str | None]] = []
+    asked: list[tuple[bool, int | None, str | None]] = []
     with ctx.memory.reading() as reader:
         here = reader.path(ctx.node.id).rpartition(b"/")[0]
         for remove, said in _parse_links(text):
+            if remove and said == "*":
+                asked.append((True, None, None))
+                continue
             target, kind = _linked(ctx, reader, here, said)
             if target.document is None or (target.id == ctx.node.id and not remove):
                 raise Invalid(f":links: {said[:80]!r}: a file is linked to other files")
@@ -290,7 +293,7 @@ def _parse_links(text: str) -> list[tuple[bool, str]]:
         if line
     ]
     if len(found) > LINKS_MAX:
-        raise OverQuota(f":links: {len(found)} at once: {LINKS_MAX} links may lead from a file")
+        raise OverQuota(f":links: {len(found)} at once: {LINKS_MAX} links of an agent may lead from a file")
     if any(not said for _, said in found):
         raise Invalid(":links: '-': expected -TARGET")
     return found

@@ -118,7 +118,7 @@ def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, 
     index = memory.store.search_index(memory.who, paths.searched(under))
     q, unwanted = segment.unwanted(q)
     wanted = Wanted(under, unwanted)
-    ranking = memory.around.engine.ranking(index, q, now=memory.now(), tz=memory.zone, wanted=wanted)
+    ranking = memory.around.engine.ranking(memory.who, index, q, now=memory.now(), tz=memory.zone, wanted=wanted)
     above = notice(answer.degraded).splitlines()
     if path is not None:
         return "\n".join([*above, *_of_path(ctx, index, ranking, q, unwanted, path, answer)]) + "\n"

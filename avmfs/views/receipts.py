@@ -45,17 +45,19 @@ def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | N
     """``said``: the answer; "" where only its receipt is at hand."""
     calls.go_on()
     what = f"answer of seq={seq}"
-    asked = [*questions_of(memory, seq, nonce, question)]
-    if not asked:
-        if question is not None:
-            return [Verdict(what, None, "forged", "this memory did not give it to you for that question")]
-        return [Verdict(what, None, "not replayed", "for that its question is needed")]
-    known = [each for each in asked if _answer(each).get("seq") == seq]
-    proof = [] if said else [Verdict(what, None, "proved", f"this memory gave it to you for {asked[0]['q'][:80]!r}")]
     with memory.store.reading(memory.who) as reader:
         newest = reader.newest_seq()
+        # Of a state that is yet to come a guess would be confirmed in time for a note that is written then.
+        asked = [*questions_of(memory, seq, nonce, question)] if seq <= newest else []
+        if not asked:
+            if question is not None:
+                return [Verdict(what, None, "forged", "this memory did not give it to you for that question")]
+            return [Verdict(what, None, "not replayed", "for that its question is needed")]
+        known = [each for each in asked if _answer(each).get("seq") == seq]
+        told = f"this memory gave it to you for {asked[0]['q'][:80]!r}"
+        proof = [] if said else [Verdict(what, None, "proved", told)]
         try:
-            moment = None if seq >= newest else reader.moment(Moment(seq, 0))
+            moment = None if seq == newest else reader.moment(Moment(seq, 0))
             for then in filter(None, (_answer(each)["then"] for each in known)):
                 reader.moment(Moment(then[0], 0))  # is it still kept?
         except NotFound as e:

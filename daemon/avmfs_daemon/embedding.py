@@ -1,9 +1,9 @@
 """One model for all processes: the service beside the supervisor's loop, and its client in each child.
 
 Owns the pipe protocol. Requests are msgpack maps of at most REQUEST_LIMIT bytes: {"id", "op": "embed", "texts",
-"urgent"}, {"id", "op": "info"} or {"id", "op": "rerank", "question", "texts"}; replies {"id", "model", "dimension",
-"vectors"} (float32, little-endian, row by row; no vectors for info), {"id", "figures"} or {"id", "error"}. One request
-is in flight per pipe. Nothing is ever unpickled.
+"urgent", "asker"}, {"id", "op": "info"} or {"id", "op": "rerank", "question", "texts"}; replies {"id", "model",
+"dimension", "vectors"} (float32, little-endian, row by row; no vectors for info), {"id", "figures"} or {"id", "error"}.
+One request is in flight per pipe. Nothing is ever unpickled.
 
 Threads: the service has one thread per pipe, which alone reads and writes it, so a child that floods, sends
 garbage or never reads its replies stops nothing but that thread; and two that compute: one what somebody waits for,
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from avmfs import calls, wire
 from avmfs.embed import engines
 from avmfs.embed.cache import Remembered
-from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable, checked
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable, Remembering, checked
 from avmfs.errors import Interrupted
 from avmfs_daemon.reranking import RerankService, until_it_loads
 
@@ -262,7 +262,7 @@ class EmbeddingService:
                 return {"model": self._model, "dimension": self._dimension, "vectors": b""}
             self._texts += len(request["texts"])
             texts, model, dimension = request["texts"], self._model, self._dimension
-            known = self._queries.known(model, texts) if request["urgent"] else {}
+            known = self._queries.known(model, request["asker"], texts) if request["urgent"] else {}
             if len(known) == len(set(texts)):  # a query asked before waits for nobody
                 self._remembered_texts += len(texts)
                 vectors = b"".join(known[text].astype("<f4").tobytes() for text in texts)
@@ -280,26 +280,28 @@ class EmbeddingService:
         rows = np.empty((len(texts), job.parts[0].vectors.shape[1]), "<f4")
         rows[order] = np.concatenate([part.vectors for part in job.parts])
         if job.urgent:
-            self._queries.keep(job.parts[0].model, dict(zip(texts, rows, strict=True)))
+            self._queries.keep(job.parts[0].model, request["asker"], dict(zip(texts, rows, strict=True)))
         return {"model": job.parts[0].model, "dimension": rows.shape[1], "vectors": rows.tobytes()}
 
 
 def _checked(request: Any) -> dict[str, Any]:
     """The request with its defaults. Raises BadRequest."""
-    if not isinstance(request, dict) or not set(request) <= {"id", "op", "texts", "urgent", "question"}:
+    if not isinstance(request, dict) or not set(request) <= {"id", "op", "texts", "urgent", "asker", "question"}:
         raise BadRequest("not a request")
     number, op = request.get("id"), request.get("op")
-    texts, urgent = request.get("texts", []), request.get("urgent", False)
+    texts, urgent, asker = request.get("texts", []), request.get("urgent", False), request.get("asker", "")
     if not isinstance(number, int) or isinstance(number, bool) or op not in ("embed", "info", "rerank"):
         raise BadRequest("no id or no operation")
     if isinstance(question := request.get("question"), str) != (op == "rerank"):
         raise BadRequest("a question is text, and to be re-ranked")
+    if not isinstance(asker, str):
+        raise BadRequest("asker is text")
     if not isinstance(urgent, bool) or not isinstance(texts, list) or len(texts) > TEXTS:
         raise BadRequest(f"urgent is a boolean, texts a list of at most {TEXTS}")
     for text in texts:
         if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > TEXT_BYTES:
             raise BadRequest(f"a text is a string of at most {TEXT_BYTES} bytes")
-    return {"id": number, "op": op, "texts": texts, "urgent": urgent, "question": question}
+    return {"id": number, "op": op, "texts": texts, "urgent": urgent, "asker": asker, "question": question}
 
 
 # The child's side -----------------------------------------------------------------------------------------
@@ -313,7 +315,7 @@ class _Question:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class PipeEmbedder:
+class PipeEmbedder(Remembering):
     """An Embedder whose model is in the supervisor. Threads may share it.
 
     A thread of its own does all reading and writing: callers wait for at most `timeout_s` and never on the pipe; until
@@ -333,12 +335,13 @@ class PipeEmbedder:
         self._next = 0
         self._gone = ""
 
-    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False, asker: str = "") -> Batch:
         deadline = time.monotonic() + self._first
         if not texts:
             model, dimension = self.info()
             return Batch(model, np.zeros((0, dimension), np.float32))
-        batches = [self._embed(chunk, urgent, deadline) for chunk in _chunks(texts)]
+        request = {"op": "embed", "urgent": urgent, "asker": asker}
+        batches = [self._embed({**request, "texts": chunk}, deadline) for chunk in _chunks(texts)]
         if len({batch.model for batch in batches}) > 1:
             raise EmbeddingUnavailable("the model changed meanwhile")
         self._first = self._timeout
@@ -356,8 +359,8 @@ class PipeEmbedder:
         reply = self._ask(request, time.monotonic() + self._rerank + LOOK_S)
         return checked(reply["figures"], len(texts))
 
-    def _embed(self, texts: list[str], urgent: bool, deadline: float) -> Batch:
-        reply = self._ask({"op": "embed", "texts": texts, "urgent": urgent}, deadline)
+    def _embed(self, request: dict[str, Any], deadline: float) -> Batch:
+        texts, reply = request["texts"], self._ask(request, deadline)
         vectors = np.frombuffer(reply["vectors"], "<f4").astype(np.float32)
         if vectors.size != len(texts) * reply["dimension"]:
             raise EmbeddingUnavailable("the embedding service sent too few vectors")

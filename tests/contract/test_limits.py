@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import apsw
 import pytest
 
 from avmfs import paths
-from avmfs.errors import AvmError, Invalid, NameTooLong, OverQuota
+from avmfs.errors import AvmError, Invalid, NameTooLong, NotEmpty, OverQuota
 from avmfs.store.commands.documents import KEYS_DEEP, KEYS_MAX
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
 from avmfs.store.queries.nodes import Reader
 from tests.contract.store_world import ALICE, BOB, Mode, World
+
+Build = Callable[..., World]
 
 
 @pytest.fixture(params=["direct"])
@@ -75,6 +78,20 @@ def test_a_file_has_so_many_links(world: World, monkeypatch: pytest.MonkeyPatch)
         world.do(ALICE, "add_link", node=node, target=other, type="more")
     world.do(ALICE, "add_link", node=node, target=other, type="t1")  # which it has
     world.do(BOB, "add_link", node=other, target=node, type="back")
+
+
+def test_links_of_another_to_what_one_cannot_see_take_no_room_and_can_be_taken_away(world: World) -> None:
+    node, other, draft = (world.write(BOB, f"/memory/{name}", b"x")["node"] for name in ("plan", "other", "draft"))
+    hers = world.write(ALICE, "/memory/private/alice/n", b"x")["node"]
+    for n in range(LINKS_MAX):
+        world.do(ALICE, "add_link", node=node, target=hers, type=f"t{n}")
+    world.do(BOB, "add_link", node=node, target=other, type="see")
+    world.do(BOB, "add_link", node=draft, target=other, type="about")
+    world.rename(BOB, "/memory/draft", "/memory/plan")
+    by = "select agent, count(*) from link group by agent order by agent"
+    assert world.rows(by) == [("alice", LINKS_MAX), ("bob", 2)]
+    world.do(BOB, "remove_link", node=world.node(BOB, "/memory/plan").id, target=None)
+    assert world.rows(by) == []
 
 
 @pytest.mark.parametrize(
@@ -180,6 +197,21 @@ def test_a_longer_name_above_makes_no_path_below_longer_than_it_may_be(world: Wo
     with pytest.raises(NameTooLong):
         world.rename(ALICE, long, f"{longer}/" + "b" * 255)
     world.rename(ALICE, long, f"{longer}/a")
+
+
+@pytest.mark.parametrize("names", [["h" * 250], ["h"] * 120], ids=["long", "deep"])
+def test_a_move_that_is_refused_tells_nothing_of_directories_that_its_mover_cannot_see(
+    build: Build, names: list[str]
+) -> None:
+    world = build([("/memory/desk/merger/*", "none", ("bob",))])
+    world.write(ALICE, "/memory/desk/open/f", b"x")
+    world.write(ALICE, "/".join(["/memory/desk/merger", *names, "f"]), b"x")
+    far = "/".join(["/memory", *["b" * 250] * 15, "b" * 200])
+    world.write(BOB, f"{far}/f", b"x")
+    with pytest.raises(NotEmpty):
+        world.rename(BOB, "/memory/desk", f"{far}/d")
+    with pytest.raises(NameTooLong):
+        world.rename(ALICE, "/memory/desk", f"{far}/d")
 
 
 def test_trees_that_are_deeper_already_can_be_read_and_removed_and_moved_up(world: World) -> None:

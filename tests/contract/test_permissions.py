@@ -5,6 +5,7 @@ Both modes. Every world is audited when it closes: each node's scope against the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import subprocess
@@ -591,11 +592,56 @@ def test_a_key_is_not_told_what_is_its_agent_s_as_a_whole(tmp_path: Path) -> Non
     with pytest.raises(Denied, match="for the agent itself"):
         key.call("unconsolidate", dry=True)
     assert [(each["name"], each["gone"]) for each in key.call("snapshots")["snapshots"]] == [("market", False)]
+    told = set()
+    for name in ("health", "nothing"):
+        asks: list[tuple[str, dict[str, Any]]] = [
+            ("entries", {"path": f"/@snap.{name}"}),
+            ("recall", {"q": "m", "under": f"/@snap.{name}/memory/market"}),
+            ("compare", {"older": f"snap.{name}"}),
+        ]
+        for method, arguments in asks:
+            with pytest.raises(NotFound) as refused:
+                key.call(method, **arguments)
+            told.add((method, str(refused.value).replace(name, "NAME")))
+    assert len(told) == 3
+    assert key.call("read", path="/@snap.market/memory/market/m.md")["data"] == b"m"
     assert key.call("user", name="alice")["used"] is None
     assert len(alice.call("unconsolidate", dry=True)["back"]) == 1 and alice.call("user", name="alice")["used"]
     assert {each["name"] for each in alice.call("snapshots")["snapshots"]} == {"health", "market"}
     alice.close()
     key.close()
+
+
+def test_a_key_that_may_not_read_is_not_told_whether_it_guesses_what_a_file_holds(any_world: World) -> None:
+    world = any_world
+    world.write(ALICE, "/memory/a/pin", b"4711")
+    there = world.at(ALICE, "/memory/a/pin")
+    who = shown(world, new_key(world, ALICE, "/memory/a/*", actions=("write",)))
+    world.write(who, "/memory/a/mine", b"x")
+    asks: dict[str, dict[str, Any]] = {
+        "write_path": {"path": [b"memory", b"a", b"pin"], "data": b"y"},
+        "put": {"path": [b"memory", b"a", b"pin"], "data": b"y"},
+        "unlink": there,
+        "rename": {**world.at(who, "/memory/a/mine"), "new_parent": there["parent"], "new_name": there["name"]},
+    }
+    for command, arguments in asks.items():
+        for guess in (b"4711", b"0000"):
+            with pytest.raises(Denied, match="'read'"):
+                world.do(who, command, **arguments, instead_of=hashlib.sha256(guess).digest())
+    assert world.bytes(ALICE, "/memory/a/pin") == b"4711"
+
+
+@pytest.mark.parametrize("actions", [("write",), ("read", "write")])
+def test_what_a_key_writes_is_marked_as_a_copy_of_what_it_may_read_alone(
+    any_world: World, actions: tuple[str, ...]
+) -> None:
+    world, text = any_world, b"the words of a page\n"
+    world.write(ALICE, "/memory/a/page", text, sources=["web"])
+    who = shown(world, new_key(world, ALICE, "/memory/a/*", actions=actions))
+    world.write(who, "/memory/a/guess", text)
+    scope = world.node(ALICE, "/memory/a/guess").scope
+    with world.reading(ALICE) as reader:
+        assert reader.visible.origin(scope).sources == (("web",) if "read" in actions else ())
 
 
 def test_a_key_never_has_more_than_its_agent(any_world: World) -> None:
@@ -827,6 +873,19 @@ def test_what_is_said_about_a_file_takes_up_bytes_of_its_maker(ruled: Callable[.
     assert used(world, "alice") == (0, 0, 0)
 
 
+def test_a_link_is_charged_to_who_makes_it_whosever_file_it_leads_from(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"bob": person("write", bytes=1_000)})
+    node = world.write(BOB, "/memory/plan.md", b"x")["node"]
+    hers = world.write(ALICE, "/memory/private/alice/n.md", b"x")["node"]
+    for number in range(10):
+        world.do(ALICE, "add_link", node=node, target=hers, type=f"t{number}")
+    world.write(BOB, "/memory/draft.md", b"y")
+    world.rename(BOB, "/memory/draft.md", "/memory/plan.md")
+    assert (used(world, "bob")[1], used(world, "alice")[1]) == (1, 1 + 10 * 256)
+    world.unlink(BOB, "/memory/plan.md")
+    assert (used(world, "bob")[1], used(world, "alice")[1]) == (0, 1)
+
+
 def test_what_is_kept_and_said_of_a_file_in_a_private_space_is_charged_to_its_agent(
     ruled: Callable[..., PolicyWorld],
 ) -> None:
@@ -840,11 +899,11 @@ def test_what_is_kept_and_said_of_a_file_in_a_private_space_is_charged_to_its_ag
         world.do(BOB, "add_link", node=node, target=other, type="about")
         world.do(BOB, "merge_meta", node=node, importance=None, user={"key": "v"})
     both = used(world, "bob")
-    said = 128 + 8 * len("four") + 256 + len('{"key": "v"}')
-    assert both[:2] == (4, 1 + 2 * (3000 + said)) and both[2] > 6000, "four with the directory"
+    said = 128 + 8 * len("four") + len('{"key": "v"}')
+    assert both[:2] == (4, 1 + 2 * (3000 + said + 256)) and both[2] > 6000, "four with the directory"
     world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
     mine, his = used(world, "alice"), used(world, "bob")
-    assert mine[:2] == (2, 3000 + said) and his[:2] == (2, 1 + 3000 + said) and mine[2] + his[2] == both[2]
+    assert mine[:2] == (2, 3000 + said) and his[:2] == (2, 1 + 3000 + said + 512) and mine[2] + his[2] == both[2]
     for number in range(4):
         world.write(ALICE, "/memory/private/alice/d/n.md", secrets.token_bytes(3000))
         world.tag(ALICE, "/memory/private/alice/d/n.md", str(number))

@@ -129,6 +129,16 @@ def test_a_receipt_alone_says_which_notes_it_was_of(home: Home) -> None:
     bob.close()
 
 
+def test_a_number_of_a_state_that_is_yet_to_come_is_not_told_from_another(home: Home) -> None:
+    alice = home.door("alice")
+    newest = int(receipt(alice.call("recall", q=ASKED)["text"]).partition(":")[0])
+    right = int(alice._memory.store.nonce(alice._memory.who, newest + 1, ASKED))
+    for guess in (right, (right + 1) % 10**6):
+        found = alice.call("verify", text=f"{newest + 1}:{guess:06}", q=ASKED, replay=True)
+        assert states(found) == ["forged", "holds"]
+    alice.close()
+
+
 def test_a_chain_that_was_broken_is_said_to_every_agent_and_no_more(home: Home) -> None:
     alice = home.door("alice")
     given = alice.call("recall", q=ASKED, cite="path")["text"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from avmfs.access import Access, Policy, Principal, Rule
+from avmfs.access import Access, Key, Policy, Principal, Rule
 from avmfs.cli.indexing import named
 from avmfs.codeindex import finding, modules, scanning
 from avmfs.codeindex import sources as sources_of
@@ -461,3 +461,6 @@ def test_nearness_is_of_so_many_texts(world: World) -> None:
     for texts in (["x"] * 101, [1]):
         with pytest.raises(Invalid, match="100 texts"):
             alice.call("nearness", q="x", texts=texts)
+    teller = Memory(alice.memory.around, Principal("alice", key=Key("k", None, ("tell",))))
+    with pytest.raises(Denied, match="'search'"):
+        methods.call(teller, "nearness", {"q": "x", "texts": []})

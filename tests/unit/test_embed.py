@@ -120,6 +120,14 @@ def test_cache_never_mixes_models() -> None:
     assert len(engine.asked) == 4
 
 
+def test_cache_answers_nobody_by_what_another_has_asked() -> None:
+    engine = Counting()
+    cache = QueryCache(engine)
+    for asker in ("alice", "bob", "alice", "bob"):
+        cache.embed_batch(["x"], asker=asker)
+    assert engine.asked == ["x", "x"]
+
+
 def test_cache_lets_unavailability_through() -> None:
     class Down:
         def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:

@@ -163,6 +163,7 @@ class Bomb:
         pytest.param(ask(["x"] * 257), id="too many texts"),
         pytest.param(ask(["x" * (TEXT_BYTES + 1)]), id="text too long"),
         pytest.param(ask(urgent=1), id="urgent is a number"),
+        pytest.param(ask(asker=1), id="asker is a number"),
         pytest.param(ask(surprise=1), id="unknown key"),
         pytest.param(b"\x91" * 100_000, id="deeply nested"),
     ],
@@ -244,6 +245,15 @@ def test_small_requests_of_many_children_are_computed_together(service: Embeddin
     for child in children:
         assert "vectors" in wire.unpack(child.recv_bytes())
     assert len(gated.batches) <= 4  # the probe, what came first, the rest
+
+
+def test_a_question_is_remembered_for_who_asked_it_alone(service: EmbeddingService, connect: Connect) -> None:
+    gated = Gated()
+    load(service, gated)
+    first, second = embedder(connect()), embedder(connect())
+    for child, asker in ((first, "alice"), (first, "bob"), (second, "alice"), (second, "bob")):
+        child.embed_batch(["shall we acquire acme"], urgent=True, asker=asker)
+    assert gated.batches[1:] == [(1, True)] * 2, "beside the probe"
 
 
 def test_a_query_overtakes_indexing(service: EmbeddingService, connect: Connect) -> None:

@@ -26,6 +26,7 @@ from avmfs.agents import reranking
 from avmfs.agents.reranking import AT_ONCE, PAUSE_S, Endpoint
 from avmfs.calls import within
 from avmfs.embed import weights
+from avmfs.embed.cache import QueryCache
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
 from avmfs.rpc.local import LocalDoor
@@ -185,7 +186,7 @@ def test_without_the_second_opinion_the_order_is_as_before_and_the_first_line_sa
     answer = made.search(ALICE, Q)
     assert answer.hits[0].hit.path == b"/wash"
     assert answer.degraded == "words are enough here; re-ranker unavailable: no answer within 2 s"
-    made._embedder = MemoryCorpus().embedder  # with vectors, which nothing here has
+    made._embedder = QueryCache(MemoryCorpus().embedder)  # with vectors, which nothing here has
     answer = Engine(made._index_for, None, made.counter, absent="x", second=made.second).search(ALICE, Q)
     assert format_search(answer).startswith("# semantic search unavailable: x; re-ranker unavailable: no answer")
 

@@ -17,7 +17,7 @@ import pytest
 from avmfs_config import SearchWeights
 from numpy.typing import NDArray
 
-from avmfs.access import Principal
+from avmfs.access import Key, Principal
 from avmfs.embed import universal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
@@ -128,6 +128,21 @@ def test_what_others_write_meanwhile_is_not_waited_for(tmp_path: Path, monkeypat
         monkeypatch.setattr(fresh, "time", SimpleNamespace(sleep=nap, monotonic=lambda: naps / 20))
         fresh.once_embedded(world.store, alice.memory.reading, ask, True)
         assert (naps, asked) == (2, 2), "for the note of before, and neither for what came since nor until the limit"
+
+
+def test_neither_another_agent_nor_a_key_is_answered_by_what_an_agent_has_asked() -> None:
+    asked: list[str] = []
+
+    class Listening(HashingEmbedding):
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            asked.extend(texts)
+            return super().embed_batch(texts, urgent=urgent)
+
+    made = Engine(corpus().index, Listening(), COUNTER)
+    for who in (ALICE, BOB, Principal("alice", key=Key("k", None, ("search",)))) * 2:
+        made.search(who, "flight to Lisbon")
+        made.nearness(who, "flight to Lisbon", [])
+    assert asked == ["flight to Lisbon"] * 3
 
 
 @pytest.mark.parametrize("drained", [False, True])

@@ -220,6 +220,9 @@ def test_a_link_target_is_absolute_relative_or_a_handle(world: World) -> None:
     assert "a b.md" in alice.cat(f"{NOTE}:links")
     alice.echo("-a b.md\n-sub/c.md cites\n-./-d.md\n-e.md\n", f"{NOTE}:links")
     assert alice.cat(f"{NOTE}:links") == "(no links)\n"
+    alice.echo("a b.md\nsub/c.md cites\n", f"{NOTE}:links")
+    alice.echo("-*\n", f"{NOTE}:links")
+    assert alice.cat(f"{NOTE}:links") == "(no links)\n"
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_what_was_indexed_anew_between_an_answer_and_its_explanation_has_nothing
     alice = world.agent("alice").memory
     answer = alice.search("Tomatoes")
     index = alice.store.search_index(alice.who)
-    ranking = alice.around.engine.ranking(index, "Tomatoes")
+    ranking = alice.around.engine.ranking(alice.who, index, "Tomatoes")
     for passage in (0, answer.hits[0].hit.passage + 100):
         assert matched(index, ranking, "Tomatoes", [passage]) == {passage: Words((), (), ("tomato",))}
 

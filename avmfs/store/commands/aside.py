@@ -39,6 +39,8 @@ def unlink(tx: Tx, parent: int, name: bytes, trash: bool = False, instead_of: by
     """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open. With ``trash`` a note
     goes there instead (``_worth_keeping``). ``instead_of``: the SHA-256 of what is to be removed; Stale where it has
     other bytes by now. {"node", "kept"}."""
+    if instead_of:
+        tx.who.require("read")  # whether a guess is right
     directory, node = namespace.entry(tx, parent, name)
     if node.kind is Kind.DIRECTORY:
         raise IsDirectory(path=paths.text(name))

@@ -97,8 +97,9 @@ def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
         "insert or ignore into link(source, target, type, agent, at) values(?, ?, ?, ?, ?)",
         (document, other, type, tx.who.name, tx.now),
     )
-    if tx.db.execute("select count(*) from link where source = ?", (document,)).get > LINKS_MAX:
-        raise OverQuota(f"{LINKS_MAX} links may lead from a file")
+    own = "select count(*) from link where source = ? and agent = ?"  # others' may lead to what the asker cannot see
+    if tx.db.execute(own, (document, tx.who.name)).get > LINKS_MAX:
+        raise OverQuota(f"{LINKS_MAX} links of an agent may lead from a file")
     if type in DERIVES:
         scoping.taint(tx, found, tx.origin(tx.node(target).scope))
         found = tx.node(node)
@@ -107,11 +108,17 @@ def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
 
 
 @command
-def remove_link(tx: Tx, node: int, target: int, type: str | None = None) -> dict[str, Any]:
+def remove_link(tx: Tx, node: int, target: int | None, type: str | None = None) -> dict[str, Any]:
+    """``target`` None: all that lead from it, those to what the asker cannot see, too."""
     found, document = _document(tx, node, "links")
-    other = _linked(tx, target)
+    other = None if target is None else _linked(tx, target)
+    if other is None and tx.states is not None:
+        ends: list[Any] = tx.db.execute("select target from link where source = ?", (document,)).fetchall()
+        for (end,) in ends:
+            tx.states.says(end, "links")
     tx.db.execute(
-        "delete from link where source = ?1 and target = ?2 and (?3 is null or type = ?3)", (document, other, type)
+        "delete from link where source = ?1 and (?2 is null or target = ?2) and (?3 is null or type = ?3)",
+        (document, other, type),
     )
     _changed(tx, "links", found)
     return {}

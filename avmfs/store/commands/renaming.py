@@ -26,11 +26,12 @@ _FILES_BELOW = (
     f"with {_ALL_BELOW} select parent, name, document from node"
     " where id in (select id from below) and document is not null"
 )
-# How many directories stand one in the other below one, and how long the longest way of their names is.
+# How many directories stand one in the other below one, and how long the longest way of their names is: of those that
+# the asker sees (?2), or a refusal would tell of others.
 _BELOW = """with recursive below(id, deep, long) as (
   select ?1, 0, 0 union all
   select node.id, deep + 1, long + 1 + length(node.name) from below cross join node
-    on node.parent = below.id and node.kind = 2
+    on node.parent = below.id and node.kind = 2 and node.scope in (select value from json_each(?2))
 ) select max(deep), max(long) from below"""
 
 
@@ -41,6 +42,8 @@ def rename(
     SHA-256 of the file that is to be replaced, Stale where another stands there or none; b"": nothing, as NOREPLACE."""
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
         raise Invalid(f"rename flags {flags}")
+    if instead_of:
+        tx.who.require("read")  # whether a guess is right
     here, source = namespace.entry(tx, parent, name)
     there = here if new_parent == parent else tx.directory(new_parent)
     namespace.refuse_fixed(tx, source)
@@ -92,7 +95,9 @@ def check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:
     before, parts = tx.parts_of(node), (*tx.parts(there.id), name)
     deeper, longer = len(parts) > len(before), paths.length(parts) > paths.length(before)
     if deeper or longer:
-        row: Any = (0, 0) if node.kind is not Kind.DIRECTORY else tx.db.execute(_BELOW, (node.id,)).fetchone()
+        row: Any = (0, 0)
+        if node.kind is Kind.DIRECTORY:
+            row = tx.db.execute(_BELOW, (node.id, tx.visible.json)).fetchone()
         if deeper:
             paths.check_depth(len(parts) + row[0])
         if longer:

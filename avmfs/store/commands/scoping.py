@@ -75,8 +75,8 @@ def taint_copy(tx: Tx, node: Node, edits: list[Edit], after: content.Applied) ->
         wholes.append((len(edits[0][2]), bytes(edits[0][2])))
     before = origin = tx.origin(node.scope)
     for size, inline in wholes:
-        if size > tx.index.max_bytes:
-            continue  # it is never quoted
+        if size > tx.index.max_bytes or not tx.who.may("read"):
+            continue  # it is never quoted, or a mark would tell that a guess is right
         for other, extents, scope in copies.find(tx.db, node.id, size, inline, tx.now):
             joined = origin.joined(tx.origin(scope)) if scope in tx.visible else origin
             if joined != origin and copies.same(tx.db, node.id, inline, other, extents, size):

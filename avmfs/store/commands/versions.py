@@ -25,7 +25,7 @@ from avmfs.trust import Origin
 _PIECE = 4 * 1024 * 1024
 AMEND_WITHIN_NS = 1_000_000_000  # a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
-TAGS_MAX, LINKS_MAX = 256, 1000  # of a document; links that lead from it
+TAGS_MAX, LINKS_MAX = 256, 1000  # of a document; links of an agent that lead from it
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried
 # What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, also with a dot before, and #f#;
@@ -58,15 +58,16 @@ _JOINS = (
     "select exists(select 1 from tag where document = ?1) or exists(select 1 from link where source = ?1)"
     " or exists(select 1 from link where target = ?1)"
 )
-# As many as a document may have: ?1 goes on, ?2 ends, ?3 is that number.
+# As many as a document may have, links each agent: ?1 goes on, ?2 ends, ?3 is that number.
 _TAGS_JOIN = (
     "update or ignore tag set document = ?1 where document = ?2 and tag in (select tag from tag where document = ?2"
     " order by tag limit max(0, ?3 - (select count(*) from tag where document = ?1)))"
 )
 _LINKS_JOIN = (
     "update or ignore link set source = ?1 where source = ?2 and target <> ?1 and (target, type) in"
-    " (select target, type from link where source = ?2 order by target, type"
-    " limit max(0, ?3 - (select count(*) from link where source = ?1)))"
+    " (select target, type from (select *, row_number() over (partition by agent order by target, type) as place"
+    " from link where source = ?2) as gone"
+    " where place + (select count(*) from link where source = ?1 and agent = gone.agent) <= ?3)"
 )
 # Its turn comes after that of all which wait; who waits already keeps his.
 _NEWER = "update document set head = ?1, read = iif(creator = ?3 and read = head, ?1, read) where id = ?2"

@@ -108,6 +108,8 @@ def write_path(
     file that is new: ``shared``, whom it is limited to, and ``bits``, its mode."""
     if mode not in ("replace", "create", "append"):
         raise Invalid(f"write mode {mode!r}")
+    if instead_of:
+        tx.who.require("read")  # whether a guess is right
     if not path:
         raise IsDirectory(path="/")
     directory = tx.node(ROOT)

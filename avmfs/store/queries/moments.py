@@ -41,10 +41,11 @@ def moment(db: apsw.Connection, visible: Visible, now: int, when: Moment | int |
             "select seq, at, root from snapshot where name = ? and agent in ('', ?) order by agent desc limit 1",
             (when, visible.who.name),
         ).fetchone()
-        if found is None:
-            raise NotFound(f"there is no snapshot {when!r}")
         unkept = db.execute("select value from setting where key = 'unkept'").get
-        if unkept is not None and found[0] < int(unkept):
+        lost = found is not None and unkept is not None and found[0] < int(unkept)
+        if found is None or (lost and visible.who.key is not None):  # nobody knows whether it had something for the key
+            raise NotFound(f"there is no snapshot {when!r}")
+        if lost:
             raise NotFound(f"snapshot {when!r} is lost: an earlier avmfs kept nothing for it (limits.past_days: 0)")
         return Moment(*found)
     begins = db.execute("select value from setting where key = 'past_from'").get

@@ -9,14 +9,12 @@ import apsw
 # What version rows of a document take: an old one that is a map of blocks counts as if all of them were its own.
 KEPT_BYTES: Final = "case {0}.encoding when 4 then {0}.size else coalesce(length({0}.body), 0) end"
 
-# Who pays for what is kept and said of a document.
+# Who pays for what is kept and said of a document, but for links: each is its agent's, who alone may know of it.
 CHARGED: Final = "coalesce({0}.charged, {0}.creator)"
 
 _PAYS: Final = CHARGED.format("document")
 
 CREATOR: Final = f"(select {_PAYS} from document where id = {{}}.document)"
-
-LINKER: Final = f"(select {_PAYS} from document where id = {{}}.source)"
 
 # A tag stands in its own index, and as a topic in two more.
 TAG_BYTES: Final = "128 + 8 * length({}.tag)"
@@ -34,7 +32,7 @@ select agent, sum(nodes), sum(bytes), sum(history) from (
   union all
   select {_PAYS}, 0, {TAG_BYTES.format("tag")}, 0 from tag join document on document.id = tag.document
   union all
-  select {_PAYS}, 0, {LINK_BYTES}, 0 from link join document on document.id = link.source
+  select agent, 0, {LINK_BYTES}, 0 from link
   union all
   select {_PAYS}, 0, {USER_BYTES.format("document")}, 0 from document where user is not null
 ) group by agent"""

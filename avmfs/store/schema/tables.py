@@ -121,7 +121,7 @@ create table hold(node int, holder blob, at int not null, primary key(node, hold
 -- due: the words changed, and the index rows are to be made anew; the smallest number is next. null: nothing is due.
 -- Words are made in turn: who waits for what was queued before need not wait for what is queued meanwhile.
 -- read: the version up to which the creator has read it, null: never marked. `mark` has everybody else's.
--- charged: whom versions, tags, links and keys are charged to: the agent in whose private space it has come to stand.
+-- charged: whom versions, tags and keys are charged to: the agent in whose private space it has come to stand.
 -- null: the creator.
 create table document(
   id integer primary key,

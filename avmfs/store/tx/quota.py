@@ -3,10 +3,10 @@
 Owns the table usage while a quota is configured. Triggers of the one writing connection tell of every row of node,
 version, tag and link that comes, grows, changes hands or goes, and of the keys of :meta, whatever command did it: no
 route can forget to. What is said about a document counts as bytes of who made it, or in whose private space it has come
-to stand, as its history does. A request's sum is added to the counters, and held against the quota, in one statement
-per agent at the request's end, in its own transaction, so that the counters are right after a crash. Without any quota
-there are no triggers, and nothing is counted. Called by the applier, by ``settle`` and, for a look, by readers. Same
-thread as the connection.
+to stand, as its history does; a link as those of who made the link. A request's sum is added to the counters, and held
+against the quota, in one statement per agent at the request's end, in its own transaction, so that the counters are
+right after a crash. Without any quota there are no triggers, and nothing is counted. Called by the applier, by
+``settle`` and, for a look, by readers. Same thread as the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from avmfs.store.rows.usage import (
     CREATOR,
     KEPT_BYTES,
     LINK_BYTES,
-    LINKER,
     RECOUNT,
     TAG_BYTES,
     USER_BYTES,
@@ -31,10 +30,10 @@ from avmfs.store.rows.usage import (
 from avmfs.store.tx.states import Triggers
 from avmfs.store.tx.transaction import Tx
 
-_COUNTED: Final = "nodes, versions, what is said, by private space"  # in the setting; older stores have less
+_COUNTED: Final = "nodes, versions, what is said, by private space; links"  # in the setting; older stores have less
 _KEPT: Final = f"(select coalesce(sum({KEPT_BYTES.format('version')}), 0) from version where document = new.id)"
 _SAID: Final = (
-    f"{USER_BYTES.format('new')} + {LINK_BYTES} * (select count(*) from link where source = new.id)"
+    f"{USER_BYTES.format('new')}"
     f" + (select coalesce(sum({TAG_BYTES.format('tag')}), 0) from tag where document = new.id)"
 )
 # Of the connection and not of the database: who opens the store without quotas has none of them.
@@ -61,11 +60,8 @@ _TRIGGERS: Final = {
     f" select avm_charge({CREATOR.format('new')}, 0, {TAG_BYTES.format('new')}, 0)",
     "tag_goes": f"after delete on main.tag begin select avm_charge({CREATOR.format('old')}, 0,"
     f" -({TAG_BYTES.format('old')}), 0)",
-    "link_comes": f"after insert on main.link begin select avm_charge({LINKER.format('new')}, 0, {LINK_BYTES}, 0)",
-    "link_moves": "after update of source on main.link begin"
-    f" select avm_charge({LINKER.format('old')}, 0, -{LINK_BYTES}, 0);"
-    f" select avm_charge({LINKER.format('new')}, 0, {LINK_BYTES}, 0)",
-    "link_goes": f"after delete on main.link begin select avm_charge({LINKER.format('old')}, 0, -{LINK_BYTES}, 0)",
+    "link_comes": f"after insert on main.link begin select avm_charge(new.agent, 0, {LINK_BYTES}, 0)",
+    "link_goes": f"after delete on main.link begin select avm_charge(old.agent, 0, -{LINK_BYTES}, 0)",
     "keys_change": f"after update of user on main.document begin select avm_charge({CHARGED.format('new')}, 0,"
     f" {USER_BYTES.format('new')} - {USER_BYTES.format('old')}, 0)",
     "keys_go": "after delete on main.document when old.user is not null"
