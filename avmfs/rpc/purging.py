@@ -50,7 +50,8 @@ def purge(
     """What is to be forgotten for good: all that is below ``path``, or was when it was removed; with a tag; made by an
     author; not changed since ``before`` (ISO 8601). {"files": [{"path", "size", "state": "there" or "removed"}] the
     first 1000, "count", "bytes", "refused": how many of them the asker may not change, "snapshots": which had some of
-    it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale)."""
+    it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale),
+    and as far as nothing of it is changed or moved meanwhile (Stale)."""
     if path is None and tag is None and author is None and before is None:
         raise Invalid("purge takes a path, a tag, an author or a time")
     store = memory.around.store
@@ -89,10 +90,13 @@ def purge(
     for first in range(0, len(plan), AT_ONCE):
         calls.go_on()
         piece = plan[first : first + AT_ONCE]
+        there = [(each.node, paths.join(each.where)) for each in piece if each.node is not None]
         memory.submit(
             "purge",
-            nodes=[each.node.id for each in piece if each.node is not None],
+            nodes=[node.id for node, _ in there],
             documents=[each.document for each in piece if each.node is None],
+            places=[place for _, place in there],
+            ctimes=[node.ctime for node, _ in there],
         )
     return {**found, "purged": len(files)}
 
