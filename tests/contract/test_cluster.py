@@ -29,6 +29,7 @@ from avmfs.store.client.client import Submitter
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.files.wal_header import PAGE
+from avmfs.store.rows import incarnation
 from avmfs.store.rows.hash_chain import Anchor
 from avmfs.store.schema import database
 from avmfs.store.store import Store, open_direct
@@ -193,6 +194,37 @@ def test_one_of_the_same_log_is_brought_anew(tmp_path: Path, log: MemoryLog) -> 
     host.close()
     cluster.join(b, log, POLICY)
     assert not differing(a, b)
+
+
+def life(path: Path) -> str:
+    with contextlib.closing(database.connect(path, writable=False)) as db:
+        return incarnation.read(db)
+
+
+def test_who_joins_again_after_the_log_has_lost_records_keeps_what_it_alone_has_and_says_that_it_went_back(
+    tmp_path: Path, log: MemoryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that is kept in step with it has the last other copy."""
+    made(tmp_path / "a" / "avm.db", log)
+    b = tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    shared(b, log, "two.md")
+    before = life(b)
+    cluster.join(b, log, POLICY)
+    assert life(b) == before and not loss_check.rescued(b), "nothing is lost: it follows the log"
+    shared(b, log, "three.md")
+    server = log._server
+    lost, server.newest = server.records.pop(), server.newest - 1
+    cluster.join(b, log, POLICY)
+    [aside] = loss_check.rescued(b)
+    with contextlib.closing(database.connect(aside / b.name, writable=False)) as db:
+        assert db.execute("select 1 from node where name = ?", (b"three.md",)).get
+    assert life(b) != before and f"is in {aside}" in caplog.text
+    now = life(b)
+    shared(b, log, "four.md")
+    assert server.newest == lost.number and life(b) == now
+    cluster.join(b, log, POLICY)
+    assert loss_check.rescued(b) == [aside], "it follows this log again"
 
 
 def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_snapshot(
