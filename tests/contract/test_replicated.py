@@ -25,7 +25,8 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import Peer
-from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier, ReplicatedWriter, _Follower
+from avmfs.store.writer.following import Follower, ReplicatedWriter
+from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
 from avmfs.store.writer.request import parse
 from avmfs.store.writer.wal_sync import WalSync
 from tests.contract.memory_log import MemoryLog, MemoryServer
@@ -422,8 +423,8 @@ def test_nothing_follows_another_record_than_the_one_applied_here(
     with pytest.raises(StoreFailed, match="has lost records"):
         write(a, "four.md", b"4")
     assert names(a) == ["one.md", "two.md"] and a.down is not None and hosts.server.newest == newest
-    monkeypatch.setattr("avmfs.store.writer.replicated.HEARTBEAT_S", 0.0)
-    follower = _Follower(AtOnce(), a, MemoryLog(hosts.server), lambda figures: None)  # type: ignore[arg-type]
+    monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
+    follower = Follower(AtOnce(), a, MemoryLog(hosts.server), lambda figures: None)  # type: ignore[arg-type]
     follower.settled = True
     with pytest.raises(StoreFailed, match="has lost records"):
         follower._round()
