@@ -1,8 +1,8 @@
 """The loop of a host that shares its store: the writer around ``ReplicatedApplier``, and who hears of others' records.
 
-While the log is not there every change is refused (EROFS), or waits for it as long as configured; reading goes on. What
-a client asked as the first thing since this process began, another one may have appended for it: that is EIO. The
-writer's thread alone touches the store; the other one reads the log and has that thread apply.
+While the log is not there every change is refused (EROFS), or waits for it as long as configured, counted from when it
+came; reading goes on. What a client asked as the first thing since this process began, another one may have appended
+for it: that is EIO. The writer's thread alone touches the store; the other one reads the log and has that thread apply.
 """
 
 from __future__ import annotations
@@ -102,17 +102,26 @@ class ReplicatedWriter(Writer):
             self._may_drain = False
 
     def _ready(self, batch: list[tuple[Peer, Request]]) -> bool:
-        """Return whether the log is there, or was when it was last asked. Else they have heard."""
-        deadline = max(time.monotonic() + self._wait_s, 0 if self._follower.settled else self._begun_at + START_S)
+        """Return whether the log is there, or was when it was last asked. Else whoever has waited as long as it may, in
+        the batch or behind it, has heard, and the others wait again."""
         while (down := self._replicated.down) is not None:
-            left = deadline - time.monotonic()
-            if left <= 0 or self._stopping:
-                self._sync([said for each in batch for said in self._without([each], self._refusal(*each, down))])
+            is_over = partial(self._is_over, math.inf if self._stopping else time.monotonic())
+            over = [each for each in batch if is_over(each[1])] + self._scheduler.take(is_over)
+            if over:
+                for each in batch:
+                    if not is_over(each[1]):
+                        self._scheduler.add(*each)
+                self._sync([said for each in over for said in self._without([each], self._refusal(*each, down))])
                 return False
-            self._peers.poll(min(left, AGAIN_S))
+            self._peers.poll(AGAIN_S)
             self._run_calls()
         self._first.clear()
         return True
+
+    def _is_over(self, now: float, request: Request) -> bool:
+        """Making words waits for no log: somebody searches, and goes on without them."""
+        wait_s = 0.0 if request.command == "drain_lexical" else self._wait_s
+        return now >= max(request.came + wait_s, 0.0 if self._follower.settled else self._begun_at + START_S)
 
     def _refusal(self, peer: Peer, request: Request, down: AvmError) -> AvmError:
         if self._replicated._unapplied and self._first.setdefault(peer.client, request.number) == request.number:
