@@ -117,6 +117,26 @@ def test_without_a_daemon_a_shared_store_whose_last_rows_are_in_no_batch_is_read
         LocalDoor(a, settings, "alice", operator=True, embeddings=False)
 
 
+def test_what_has_no_words_yet_keeps_no_search_from_answering_where_nothing_can_be_written(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    a, settings = tmp_path / "a" / "avm.db", default_settings()
+    with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
+        door.call("write", path="/memory/one.md", data=b"the falcon nests high")
+        assert door.call("search", q="falcon")["hits"]
+        door.call("write", path="/memory/two.md", data=b"the falcon feeds its young")
+    cluster.init(a, log, "a")
+    with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
+        found = door.call("search", q="falcon", mode="lexical")
+        assert [each["path"] for each in found["hits"]] == ["/memory/one.md"]
+        assert found["degraded"].startswith("the words' index lacks the latest changes: this store is shared")
+        for asked in ("/memory/:recall?q=falcon", "/memory/:search?q=falcon"):
+            text = bytes(door.call("read", path=asked)["data"]).decode()
+            assert text.startswith("# ") and "index lacks" in text.splitlines()[0] and "nests high" in text
+        assert b"one.md" in door.call("read", path="/memory/:timeline")["data"]
+        assert "index lacks" in door.call("who", q="falcon")["degraded"]
+
+
 def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(
     tmp_path: Path, log: MemoryLog
 ) -> None:
