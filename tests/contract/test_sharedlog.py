@@ -311,6 +311,24 @@ def test_who_holds_the_baton_and_says_nothing_loses_it(
         log.close()
 
 
+def test_a_server_looks_whether_a_host_that_says_nothing_is_there(request: pytest.FixtureRequest) -> None:
+    """Else the session of one that lost its power keeps its locks for two hours."""
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    server, name = request.getfixturevalue("postgres"), secrets.token_hex(8)
+    server.database(name)
+    log = PostgresLog(server.over_tcp(server.port, name))
+    log.create("c1")
+    with log._asking() as db:
+        row = db.execute(
+            "select current_setting('tcp_keepalives_idle')::int + current_setting('tcp_keepalives_count')::int"
+            " * current_setting('tcp_keepalives_interval')::int"
+        ).fetchone()
+    log.close()
+    assert row is not None and 0 < row[0] <= 30
+
+
 def test_a_host_whose_role_was_revoked_is_out(request: pytest.FixtureRequest) -> None:
     """With the rights that docs/SCALING.md gives, and from the next call on after they were taken away."""
     psycopg = pytest.importorskip("psycopg")

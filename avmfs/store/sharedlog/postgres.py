@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 CALL_S: Final = 10.0  # longer no call takes
 HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
+# Else the server keeps the session of a host that has lost its power, or its link, with all locks, for two hours.
+_GHOSTS: Final = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"  # seconds
 BULK_S: Final = 600.0  # of a snapshot
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
@@ -296,7 +298,7 @@ class PostgresLog:
             autocommit=True,
             application_name=f"avmfs {self._host}".strip(),
             connect_timeout=max(2, int(self._call_s)),
-            options=said,
+            options=f"{said} {_GHOSTS}",
             keepalives_idle=int(self._call_s),
             keepalives_interval=1,
             keepalives_count=3,
