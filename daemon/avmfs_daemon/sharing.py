@@ -43,7 +43,7 @@ class House:
             return self._mine
         self._asked_at = time.monotonic()
         try:
-            mine = self._log.keep()
+            mine = self._log.keep(time.time())
         except Unreachable as e:
             log.info("who keeps house is not known: %s", e)
             mine = False

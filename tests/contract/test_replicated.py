@@ -346,6 +346,18 @@ def test_what_waits_for_the_log_is_refused_when_it_has_waited_long_enough_whoeve
     assert wire.receive(pairs[0][0])[1] is None and names(a) == ["late"]
 
 
+def test_a_host_tells_how_far_its_clock_is_from_that_of_the_log(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
+    a, told = hosts.open("a"), list[dict[str, Any]]()
+    follower = Follower(AtOnce(), a, MemoryLog(hosts.server), told.append)  # type: ignore[arg-type]
+    follower._round()
+    for wrong_s in (-660.0, 660.0):
+        hosts.server.clock = lambda wrong_s=wrong_s: time.time() + wrong_s
+        follower._round()
+    assert told[0]["ahead_s"] == 0.0
+    assert round(told[1]["ahead_s"], -1) == 660 and round(told[2]["ahead_s"], -1) == -660
+
+
 def test_a_request_in_doubt_that_is_sent_again_is_done_once(
     hosts: Hosts, told: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a daemon asks of the log that hosts share: what a strict mount waits for."""
+"""What a daemon asks of the log that hosts share: who keeps house, and what a strict mount waits for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import threading
 import time
 
 import pytest
-from avmfs_daemon.sharing import Head
+from avmfs_daemon import sharing
+from avmfs_daemon.sharing import Head, House
 
 from avmfs import calls
 from avmfs.errors import Interrupted, StoreFailed
-from avmfs.store.sharedlog.protocol import Unreachable
+from avmfs.store.sharedlog.protocol import CLOCK_S, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
 
 LIMIT_S = 120.0
@@ -70,3 +71,17 @@ def test_who_waits_for_the_answer_that_another_one_gets_can_be_interrupted(monke
     log.link.set()
     first.join(LIMIT_S)
     assert log.asked == 1
+
+
+def test_a_host_whose_clock_is_not_that_of_the_log_keeps_no_house(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end what has not expired, on all hosts."""
+    server = MemoryServer()
+    ahead, other = House(MemoryLog(server)), House(MemoryLog(server))
+    monkeypatch.setattr(sharing, "ASKED_S", 0.0)
+    told: list[str] = []
+    ahead.begins, ahead.ends = lambda: told.append("begins"), lambda: told.append("ends")
+    assert ahead.mine() and not other.mine()
+    server.clock = lambda: time.time() - 2 * CLOCK_S
+    assert not ahead.mine() and not other.mine()
+    server.clock = time.time
+    assert other.mine() and not ahead.mine() and told == ["begins", "ends"]

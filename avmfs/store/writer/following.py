@@ -144,6 +144,7 @@ class Follower(threading.Thread):
         self._tell = tell
         self._over = threading.Event()
         self._reported = -math.inf
+        self._ahead_s = 0.0  # of the log's clock
         self.settled = False
         self._said = ""
 
@@ -182,7 +183,9 @@ class Follower(threading.Thread):
             self._in_writer(self._come_up)
         if time.monotonic() - self._reported >= HEARTBEAT_S:
             self._reported = time.monotonic()
-            self._log.report(applier.host, applier.number, tables.VERSION)
+            began = time.time()
+            at = self._log.report(applier.host, applier.number, tables.VERSION)
+            self._ahead_s = max(0.0, began - at) + min(0.0, time.time() - at)  # what is certain, however long the way
             self._report(newest)
         return newest
 
@@ -198,7 +201,8 @@ class Follower(threading.Thread):
     def _report(self, newest: int) -> None:
         number = self._applier.number
         lag = max(0, newest - number)
-        self._tell({"host": self._applier.host, "record": number, "behind": lag, "error": self._said})
+        said = {"host": self._applier.host, "record": number, "behind": lag, "error": self._said}
+        self._tell({**said, "ahead_s": self._ahead_s})
 
     def _in_writer(self, work: Callable[[], None]) -> None:
         """Run in the writer's thread. Raises what that raises."""
