@@ -926,7 +926,8 @@ export interface Methods {
    * Wait for the next change that this agent may see, or for mail, at most ``wait`` seconds.
    *
    * {"seq", "unread", "paths", "all"}: give ``seq`` and ``unread`` back with the next call. The first call (without
-   * them) answers at once. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
+   * them) answers at once, as does one where ``since`` is above the newest: that change is lost, as by a restore, or
+   * hidden by now. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
    */
   watch(given?: WatchArguments): Promise<Json>;
   /**
