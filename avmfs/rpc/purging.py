@@ -87,18 +87,25 @@ def purge(
         raise Stale("what would be purged is not what it was: look at the plan again", path)
     memory.enroll()
     _forget_questions(memory, plan)
+    _carry_out(memory, plan)
+    return {**found, "purged": len(files)}
+
+
+def _carry_out(memory: Memory, plan: list[_Part]) -> None:
+    """Raises Stale where a part of it has been changed or moved; what stands before that is done."""
+    gone: set[int] = set()  # what became of others, and went with them
     for first in range(0, len(plan), AT_ONCE):
         calls.go_on()
         piece = plan[first : first + AT_ONCE]
         there = [(each.node, paths.join(each.where)) for each in piece if each.node is not None]
-        memory.submit(
+        done = memory.submit(
             "purge",
             nodes=[node.id for node, _ in there],
-            documents=[each.document for each in piece if each.node is None],
+            documents=[each.document for each in piece if each.node is None and each.document not in gone],
             places=[place for _, place in there],
-            ctimes=[node.ctime for node, _ in there],
+            ctimes=[0 if node.kind is Kind.DIRECTORY else node.ctime for node, _ in there],
         )
-    return {**found, "purged": len(files)}
+        gone.update(done["documents"])
 
 
 def _had(memory: Memory, then: Moment, files: list[_Part]) -> bool:

@@ -595,3 +595,20 @@ def test_what_is_changed_or_moved_while_a_purge_is_under_way_stays(
     [path] = kept
     assert world.bytes(BOB, path) == (b"second" if meanwhile == "written" else b"first")
     assert len(world.history(BOB, path)) == (2 if meanwhile == "written" else 1)
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_what_goes_with_others_of_the_plan_is_no_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Directories of the trash with the last that is in them, drafts with the files that they became."""
+    monkeypatch.setattr(purging, "AT_ONCE", at_once)
+    world.mkdir(ALICE, "/memory/d")
+    for name in ("a.md", "final.md"):
+        world.write(ALICE, f"/memory/d/{name}", b"zqxpigeon")
+    drafted(world, ALICE, "/memory/d/draft.md", "/memory/d/final.md")
+    world.clock.advance(YOUNG_NS / 1e9)
+    world.do(ALICE, "unlink", **world.at(ALICE, "/memory/d/a.md"), trash=True)
+    assert purge(world, ALICE, "/trash")["purged"] == 1
+    assert purge(world, ALICE, "/memory/d")["purged"] == 2
+    assert left(world, "zqxpigeon", "zqxcanary") == [] and not world.exists(ALICE, "/memory/d")

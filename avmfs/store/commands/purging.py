@@ -70,8 +70,8 @@ def purge(
 ) -> dict[str, Any]:
     """Forget files and symlinks, directories that are empty by then, and ``documents`` that have ended. Who may change
     them, and where they are or were, may do it, else nothing is done. ``places`` and ``ctimes``: where each of
-    ``nodes`` stood and when it was changed last, as whoever asks has agreed to; raises Stale where it is otherwise. The
-    audit keeps a row that says how many. {"purged"}."""
+    ``nodes`` stood and when it was changed last (0: a directory), as whoever asks has agreed to; raises Stale where it
+    is otherwise. The audit keeps a row that says how many. {"purged", "documents": all that have gone}."""
     if {len(each) for each in (places, ctimes) if each is not None} - {len(nodes)}:
         raise Invalid("purge: expected a place and a time of each node")
     states, tx.states = tx.states, None  # nothing of this is to become the past
@@ -79,15 +79,16 @@ def purge(
         _require_ended(tx, documents)
         found, gone, stood, directories = set(documents), set(), set(), set()
         for at, number in enumerate(nodes):
+            if ctimes is not None and not ctimes[at] and not tx.db.execute(_IN_THE_TREE.format("?"), (number,)).get:
+                continue  # it went with the last that was in it, as in the trash
             if namespace.is_empty(tx, number):
                 gone.add(number)
                 node = tx.writable(number)
                 parts = tx.parts_of(node)
                 stood.add(place := paths.join(parts))
-                if places is not None and ctimes is not None:
-                    unchanged = node.kind is Kind.DIRECTORY or node.ctime == ctimes[at]  # what was in it is purged
-                    if place != places[at] or not unchanged:
-                        raise Stale(_MEANWHILE, paths.text(places[at]))
+                unchanged = ctimes is None or ctimes[at] in (0, node.ctime)
+                if places is not None and not (unchanged and places[at] == place):
+                    raise Stale(_MEANWHILE, paths.text(places[at]))
                 if node.kind is Kind.DIRECTORY:
                     directories.add(parts)
                 found |= _remove(tx, node, parts)
@@ -111,7 +112,7 @@ def purge(
     for due in ("unwiped", "uncut") if log_position.position(tx.db) is not None else ("unwiped",):
         tx.do("insert or replace into setting(key, value) values(?, ?)", (due, str(tx.now)))
     tx.note("purge", about=hash_chain.packed({"documents": len(found), "nodes": len(nodes)}))
-    return {"purged": len(nodes) + len(documents)}
+    return {"purged": len(nodes) + len(documents), "documents": sorted(found)}
 
 
 @command(durable=False, repeatable=True, frees_space=True, rewrites=True)
