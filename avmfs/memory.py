@@ -157,8 +157,9 @@ class Memory:
         aside = paths.searched(under, archive)
         engine = self.around.engine.searching(aside) if aside else self.around.engine
         live = self.around.live if self.then is None and q.strip() else None
-        engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))
-        self.make_searchable()
+        documents, failed = ([], None) if live is None else live.search(self.who, under, q)
+        reasons = filter(None, (failed, self.make_searchable()))
+        engine = engine.vouching(documents, "; ".join(reasons) or None)
         if mode != "lexical":
             self.around.embed()
         return engine if self.then is None else engine.without_links()  # the index has those of today
@@ -233,12 +234,9 @@ class Memory:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
         return counted(found) if handed_out else found
 
-    def make_searchable(self) -> None:
-        """Whatever was committed before this call is in the lexical index after it."""
-        waiting = self.store.words_wait()
-        while waiting > 0:  # what others write meanwhile is theirs to wait for
-            done = self.submit("drain_lexical", limit=64)
-            waiting = min(waiting - done["done"], done["left"])
+    def make_searchable(self) -> str | None:
+        """Whatever was committed before this call is in the lexical index after it, or else why it is not."""
+        return fresh.in_words(self.store, self.submit)
 
     # Writing -----------------------------------------------------------------------------------------------
 

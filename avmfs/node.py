@@ -14,6 +14,7 @@ from avmfs.text.escapes import visible
 
 RERANKER = "re-ranker unavailable"  # how the reason begins where vectors had their part, and it had none
 ITS_SEARCH = "the search of"  # likewise, where a source of live content was to be searched
+UNINDEXED = "the words' index lacks the latest changes"  # likewise, where nothing can be written
 UNOWNED = -1  # to chown(2): whoever's mount shows it
 Priority = Literal["urgent", "normal", "low"]
 
@@ -268,5 +269,6 @@ def notice(degraded: str | None) -> str:
     """The line above an answer that says what had no part in it, and why ("": vectors, without); "" where all had."""
     if degraded is None:
         return ""
-    said = degraded if degraded.startswith((RERANKER, ITS_SEARCH)) else f"semantic search unavailable: {degraded}"
+    whole = degraded.startswith((RERANKER, ITS_SEARCH, UNINDEXED))
+    said = degraded if whole else f"semantic search unavailable: {degraded}"
     return f"# {visible(' '.join(said.split())).removesuffix(':')}\n"

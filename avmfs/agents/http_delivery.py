@@ -14,6 +14,8 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Final
 
@@ -130,9 +132,20 @@ def _answer(sock: socket.socket, deadline: float) -> tuple[int, float]:
 def _retry_after(lines: list[bytes]) -> float:
     for line in lines:
         name, _, value = line.partition(b":")
-        if name.strip().lower() == b"retry-after" and value.strip().isdigit():
-            return min(RETRY_AFTER_MAX_S, float(value.strip()[:9]))
+        if name.strip().lower() == b"retry-after":
+            return max(0.0, min(RETRY_AFTER_MAX_S, _seconds(value.strip())))
     return 0.0
+
+
+def _seconds(value: bytes) -> float:
+    """Until when to wait is said in seconds, or by a date; 0 where it is neither."""
+    if value.isdigit():
+        return float(value[:9])
+    try:
+        at = parsedate_to_datetime(value.decode("ascii"))
+        return at.replace(tzinfo=at.tzinfo or UTC).timestamp() - time.time()
+    except (ValueError, IndexError, OverflowError):
+        return 0.0
 
 
 def _left(deadline: float) -> float:

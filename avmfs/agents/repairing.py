@@ -22,7 +22,7 @@ from avmfs.access import Policy
 from avmfs.agents import anchors, auditing
 from avmfs.agents.auditing import Chainer
 from avmfs.errors import Invalid, NoSpace, StoreFailed
-from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import COMMAND_S, StoreLock
 from avmfs.store.identity import OPERATOR
@@ -64,12 +64,7 @@ class Repair:
         if self.new_anchors is not None:
             loss_check.copy(self.new_anchors, ready)
             sync_directory(ready.parent)
-        self.aside = loss_check.free_name(self.path, "damaged")
-        self.aside.mkdir(mode=0o700)
-        for each in (self.path, wal_frames.beside(self.path), sync_note.beside(self.path), self.anchors):
-            if each.exists():
-                loss_check.copy(each, self.aside / each.name, [])
-        sync_directory(self.aside)
+        self.aside = loss_check.keep(self.path, self.anchors)
         self.new.replace(loss_check.repaired(self.path))
         sync_directory(self.path.parent)
         loss_check.finish(self.path, self.anchors)

@@ -92,6 +92,10 @@ def watch_(
             if left <= 0:
                 ctx.exit(0 if told else 1)
             at = asked.call("watch", since=found["seq"], unread=at["unread"], wait=min(WAIT_S, left))
+            if at["seq"] < found["seq"]:
+                print("(the newest change is gone, as by a restore: what comes from now on is told)", file=sys.stderr)
+                since = str(at["seq"])
+                break
 
 
 def _change(each: dict[str, Any]) -> str:

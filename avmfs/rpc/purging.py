@@ -50,7 +50,8 @@ def purge(
     """What is to be forgotten for good: all that is below ``path``, or was when it was removed; with a tag; made by an
     author; not changed since ``before`` (ISO 8601). {"files": [{"path", "size", "state": "there" or "removed"}] the
     first 1000, "count", "bytes", "refused": how many of them the asker may not change, "snapshots": which had some of
-    it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale)."""
+    it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale),
+    and as far as nothing of it is changed or moved meanwhile (Stale)."""
     if path is None and tag is None and author is None and before is None:
         raise Invalid("purge takes a path, a tag, an author or a time")
     store = memory.around.store
@@ -86,15 +87,25 @@ def purge(
         raise Stale("what would be purged is not what it was: look at the plan again", path)
     memory.enroll()
     _forget_questions(memory, plan)
+    _carry_out(memory, plan)
+    return {**found, "purged": len(files)}
+
+
+def _carry_out(memory: Memory, plan: list[_Part]) -> None:
+    """Raises Stale where a part of it has been changed or moved; what stands before that is done."""
+    gone: set[int] = set()  # what became of others, and went with them
     for first in range(0, len(plan), AT_ONCE):
         calls.go_on()
         piece = plan[first : first + AT_ONCE]
-        memory.submit(
+        there = [(each.node, paths.join(each.where)) for each in piece if each.node is not None]
+        done = memory.submit(
             "purge",
-            nodes=[each.node.id for each in piece if each.node is not None],
-            documents=[each.document for each in piece if each.node is None],
+            nodes=[node.id for node, _ in there],
+            documents=[each.document for each in piece if each.node is None and each.document not in gone],
+            places=[place for _, place in there],
+            ctimes=[0 if node.kind is Kind.DIRECTORY else node.ctime for node, _ in there],
         )
-    return {**found, "purged": len(files)}
+        gone.update(done["documents"])
 
 
 def _had(memory: Memory, then: Moment, files: list[_Part]) -> bool:

@@ -1,6 +1,7 @@
 """Asking again for what has just been written, once it has its vectors.
 
-Owns how long a question waits for that. Called by ``memory``; knows nothing of what the question is.
+Owns how long a question waits for that, and that it has words before. Called by ``memory``; knows nothing of what the
+question is.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from avmfs import calls
+from avmfs.errors import ReadOnly, StoreFailed
+from avmfs.node import UNINDEXED
 from avmfs.search.engine import Answer
 from avmfs.search.recall import Recall
 from avmfs.store.queries.nodes import Reader
@@ -19,6 +22,19 @@ from avmfs.store.store import Store
 VECTORS_S: Final = 6.0  # an idle machine takes a tenth of one, one with ten processes a core the others
 FEW: Final = 64  # notes that wait; of an import more do, and take as long as it takes
 Found = TypeVar("Found", Answer, Recall)
+
+
+def in_words(store: Store, submit: Callable[..., Any]) -> str | None:
+    """Whatever was committed before this call is in the words' index after it. Where nothing can be written, as on a
+    host without its shared log, return that it is not, and why."""
+    waiting = store.words_wait()
+    while waiting > 0:  # what others write meanwhile is theirs to wait for
+        try:
+            done = submit("drain_lexical", limit=64)
+        except (ReadOnly, StoreFailed) as e:
+            return f"{UNINDEXED}: {e.reason}"  # not how many: they may be of others
+        waiting = min(waiting - done["done"], done["left"])
+    return None
 
 
 def once_embedded(

@@ -73,8 +73,7 @@ def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian"
     keys = librarian.topic_keys(q)
     if not q.strip():
         raise Invalid("q: what is it about?")
-    if via == "librarian":
-        memory.make_searchable()
+    degraded = memory.make_searchable() if via == "librarian" else None
     with memory.reading() as reader:
         directory, hosts = memory.around.digests.current(reader)
         asked = directory.ask(keys) if via == "gossip" or len(hosts) > 1 else []  # our own, the librarian knows better
@@ -83,7 +82,6 @@ def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian"
             return Known(tuple(perhaps[:limit]))
         found = librarian.by_files(reader.discovery.evidence(keys))
         told = librarian.by_word(reader.discovery.revealed(keys))
-    degraded = None
     if not found:
         answer = memory.search(segment.as_question(q), limit=SEARCHED)
         found, degraded = _authors(memory, answer), answer.degraded

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from avmfs.memory import Memory
     from avmfs.store.store import Store
     from avmfs.store.tx.transaction import IndexRules
-    from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+    from avmfs.store.writer.following import ReplicatedWriter
+    from avmfs.store.writer.replicated import ReplicatedApplier
     from avmfs_daemon.deliveries import Deliverer
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,8 @@ def shared_writer(
 ) -> tuple[ReplicatedApplier, ReplicatedWriter]:
     """Of a store that is shared with other hosts. What mounts of theirs hold open is not known: unlinked files keep
     their bytes as long as somebody renews a hold."""
-    from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+    from avmfs.store.writer.following import ReplicatedWriter
+    from avmfs.store.writer.replicated import ReplicatedApplier
 
     assert spec.listener is not None
     applier = ReplicatedApplier(

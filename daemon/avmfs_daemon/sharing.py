@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from avmfs import calls
 from avmfs.calls import Background
 from avmfs.errors import AvmError, Busy, Stale, StoreFailed
 from avmfs.store.identity import OPERATOR
@@ -23,6 +24,7 @@ ASKED_S: Final = 1.0
 FOLLOWED_S: Final = 10.0  # so long a look waits for what others have appended to be applied here
 SILENT_S: Final = 60.0  # a host of which nothing was heard for so long is not waited for
 _AGAIN_S: Final = 0.0005
+_LOOK_S: Final = 0.2  # as often who waits for another one's answer looks whether anybody waits for its own
 
 
 class House:
@@ -41,7 +43,7 @@ class House:
             return self._mine
         self._asked_at = time.monotonic()
         try:
-            mine = self._log.keep()
+            mine = self._log.keep(time.time())
         except Unreachable as e:
             log.info("who keeps house is not known: %s", e)
             mine = False
@@ -112,6 +114,7 @@ class Head:
         self._log, self._followed = shared, followed
         self._mutex = threading.Lock()
         self._asked_at, self._newest = float("-inf"), 0
+        self._failure = ""  # of that ask
 
     def wait(self) -> None:
         """From many threads. Raises StoreFailed where the log does not say, or this host does not follow."""
@@ -119,16 +122,23 @@ class Head:
         while self._followed() < newest:
             if time.monotonic() - began > FOLLOWED_S:
                 raise StoreFailed(f"coherence is strict, and record {newest} of the shared log is not applied here yet")
+            calls.go_on()
             time.sleep(_AGAIN_S)
 
     def _ask(self, now: float) -> int:
-        """Whoever has waited while another one began to ask takes that answer."""
-        with self._mutex:
+        """Whoever has waited while another one began to ask takes that answer; and who began before one failed has
+        waited long enough."""
+        while not self._mutex.acquire(timeout=_LOOK_S):
+            calls.go_on()
+        try:
             if self._asked_at <= now:
-                asked_at = time.monotonic()
+                began = time.monotonic()
                 try:
-                    self._newest = self._log.head()
+                    self._newest, self._failure, self._asked_at = self._log.head(), "", began
                 except Unreachable as e:
-                    raise StoreFailed(f"coherence is strict: {e.reason}") from e
-                self._asked_at = asked_at
+                    self._failure, self._asked_at = e.reason, time.monotonic()
+            if self._failure:
+                raise StoreFailed(f"coherence is strict: {self._failure}")
             return self._newest
+        finally:
+            self._mutex.release()

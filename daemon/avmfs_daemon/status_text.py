@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from avmfs.store.sharedlog.protocol import CLOCK_S
 from avmfs.text.escapes import escaped, visible
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
@@ -73,6 +74,9 @@ def _cluster(said: dict[str, Any]) -> list[str]:
         return []
     behind = "" if not said["behind"] else f", {said['behind']} behind"
     lines = [f"shared log {said['host']}, record {said['record']}{behind}"]
+    if abs(ahead := said["ahead_s"]) > CLOCK_S:
+        way = "ahead of" if ahead > 0 else "behind"
+        lines.append(f"           its clock is {abs(ahead):.0f} s {way} the log's: it does not keep house")
     return lines + ([f"           {said['error']}"] if said["error"] else [])
 
 

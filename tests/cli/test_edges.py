@@ -146,6 +146,30 @@ def test_watch_says_where_there_were_more_changes_than_it_was_told_of(capfd: pyt
     assert "/memory/a" in told.out and told.err == "(only the newest 10,000 changes: there were more)\n"
 
 
+def test_watch_goes_on_where_a_restore_has_gone_back(capfd: pytest.CaptureFixture[str]) -> None:
+    change = {"path": "/memory/a", "status": "added", "was": None, "handle": "k7f2a", "author": "bob"}
+    change["at"] = "2026-03-01T12:00:00+00:00"
+    newest = iter([10, 10, 5, 5, 6, 6])  # watch and recent, by turns
+
+    class Restored:
+        agent, urgent = "alice", ""
+
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            seq = next(newest)
+            if method == "watch":
+                return {"seq": seq, "unread": 0}
+            return {"changes": [change] if seq > int(arguments["since"]) else [], "more": False, "seq": seq}
+
+        def close(self) -> None: ...
+
+    with click.Context(watch_, obj=Globals()) as ctx:
+        assert watch_.callback is not None
+        inspect.unwrap(watch_.callback)(ctx, Restored(), "/memory/*", since=None, count=1, wait=None)
+        sys.stdout.flush()
+    told = capfd.readouterr()
+    assert "/memory/a" in told.out and "as by a restore" in told.err
+
+
 def test_times_to_read_are_those_of_the_reader(alone: Shell) -> None:
     alone.run("write", "/shared/a.md", "one")
     there = Shell({**alone.environ, "TZ": "XST-9"})

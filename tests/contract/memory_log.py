@@ -2,17 +2,17 @@
 
 ``MemoryServer`` is what hosts share; each has a ``MemoryLog``. ``server.lose`` names what fails next: "take", "before"
 (the append is not done), "neither" (nor is that known) or "after" (it is done, and the reply is lost). ``server.down``
-is as if it were not there.
+is as if it were not there; ``server.clock`` is its time.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from avmfs.errors import Exists, NotFound, Stale
-from avmfs.store.sharedlog.protocol import READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 HELD_S = 5.0
 
@@ -29,6 +29,7 @@ class MemoryServer:
         self.kept: dict[int, tuple[str, list[bytes], float]] = {}
         self.lose: list[str] = []
         self.down = False
+        self.clock: Callable[[], float] = time.time
 
     def losing(self, what: str) -> bool:
         if self.lose and self.lose[0] == what:
@@ -123,14 +124,18 @@ class MemoryLog:
             server.changed.wait_for(lambda: server.newest > after or server.down, most_s)
         return self._asked().newest
 
-    def keep(self) -> bool:
+    def keep(self, clock: float) -> bool:
         server = self._asked()
         with server.changed:
-            server.keeper = server.keeper or self
+            if abs(clock - server.clock()) <= CLOCK_S:
+                server.keeper = server.keeper or self
+            elif server.keeper is self:
+                server.keeper = None
             return server.keeper is self
 
-    def report(self, host: str, number: int, version: int) -> None:
+    def report(self, host: str, number: int, version: int) -> float:
         self._asked().reported[host] = number, version, time.monotonic()
+        return self._server.clock()
 
     def hosts(self) -> list[Host]:
         now = time.monotonic()

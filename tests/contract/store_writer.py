@@ -62,7 +62,7 @@ def fork_for_each_line() -> None:
     """A writer for each line of stdin, which is as an argument would be; prints their pids. What takes longest of a
     start, the imports, is done once."""
     importlib.import_module("avmfs.store.sharedlog.postgres")
-    importlib.import_module("avmfs.store.writer.replicated")
+    importlib.import_module("avmfs.store.writer.following")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         pid = os.fork()
@@ -86,7 +86,8 @@ def run(asked: dict[str, Any]) -> None:
     clock, listener = SharedClock(Path(asked["clock"])), socket.socket(fileno=asked["listener"])
     if asked.get("log"):
         from avmfs.store.sharedlog.postgres import PostgresLog
-        from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+        from avmfs.store.writer.following import ReplicatedWriter
+        from avmfs.store.writer.replicated import ReplicatedApplier
 
         log, host = asked["log"], asked["host"]
         shared = ReplicatedApplier(

@@ -29,6 +29,7 @@ from avmfs.store.client.client import Submitter
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.files.wal_header import PAGE
+from avmfs.store.rows import incarnation
 from avmfs.store.rows.hash_chain import Anchor
 from avmfs.store.schema import database
 from avmfs.store.store import Store, open_direct
@@ -116,6 +117,26 @@ def test_without_a_daemon_a_shared_store_whose_last_rows_are_in_no_batch_is_read
         LocalDoor(a, settings, "alice", operator=True, embeddings=False)
 
 
+def test_what_has_no_words_yet_keeps_no_search_from_answering_where_nothing_can_be_written(
+    tmp_path: Path, log: MemoryLog
+) -> None:
+    a, settings = tmp_path / "a" / "avm.db", default_settings()
+    with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
+        door.call("write", path="/memory/one.md", data=b"the falcon nests high")
+        assert door.call("search", q="falcon")["hits"]
+        door.call("write", path="/memory/two.md", data=b"the falcon feeds its young")
+    cluster.init(a, log, "a")
+    with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
+        found = door.call("search", q="falcon", mode="lexical")
+        assert [each["path"] for each in found["hits"]] == ["/memory/one.md"]
+        assert found["degraded"].startswith("the words' index lacks the latest changes: this store is shared")
+        for asked in ("/memory/:recall?q=falcon", "/memory/:search?q=falcon"):
+            text = bytes(door.call("read", path=asked)["data"]).decode()
+            assert text.startswith("# ") and "index lacks" in text.splitlines()[0] and "nests high" in text
+        assert b"one.md" in door.call("read", path="/memory/:timeline")["data"]
+        assert "index lacks" in door.call("who", q="falcon")["degraded"]
+
+
 def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(
     tmp_path: Path, log: MemoryLog
 ) -> None:
@@ -193,6 +214,37 @@ def test_one_of_the_same_log_is_brought_anew(tmp_path: Path, log: MemoryLog) -> 
     host.close()
     cluster.join(b, log, POLICY)
     assert not differing(a, b)
+
+
+def life(path: Path) -> str:
+    with contextlib.closing(database.connect(path, writable=False)) as db:
+        return incarnation.read(db)
+
+
+def test_who_joins_again_after_the_log_has_lost_records_keeps_what_it_alone_has_and_says_that_it_went_back(
+    tmp_path: Path, log: MemoryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that is kept in step with it has the last other copy."""
+    made(tmp_path / "a" / "avm.db", log)
+    b = tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    shared(b, log, "two.md")
+    before = life(b)
+    cluster.join(b, log, POLICY)
+    assert life(b) == before and not loss_check.rescued(b), "nothing is lost: it follows the log"
+    shared(b, log, "three.md")
+    server = log._server
+    lost, server.newest = server.records.pop(), server.newest - 1
+    cluster.join(b, log, POLICY)
+    [aside] = loss_check.rescued(b)
+    with contextlib.closing(database.connect(aside / b.name, writable=False)) as db:
+        assert db.execute("select 1 from node where name = ?", (b"three.md",)).get
+    assert life(b) != before and f"is in {aside}" in caplog.text
+    now = life(b)
+    shared(b, log, "four.md")
+    assert server.newest == lost.number and life(b) == now
+    cluster.join(b, log, POLICY)
+    assert loss_check.rescued(b) == [aside], "it follows this log again"
 
 
 def test_a_host_that_joins_again_starts_though_its_anchors_are_newer_than_the_snapshot(

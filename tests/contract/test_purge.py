@@ -558,3 +558,57 @@ def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by
     assert left(world, "zqxcanary")
     world.restart()
     assert left(world, "zqxcanary") == [] and not world.store.unwiped()
+
+
+@pytest.mark.parametrize("meanwhile", ["moved", "written", "untagged"])
+def test_what_is_changed_or_moved_while_a_purge_is_under_way_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """Nobody has agreed to that."""
+    world.mkdir(ALICE, "/memory/old")
+    for name in ("a", "b"):
+        world.write(ALICE, f"/memory/old/{name}", b"first")
+        world.tag(ALICE, f"/memory/old/{name}", "old")
+    world.clock.advance(2)
+    monkeypatch.setattr(purging, "AT_ONCE", 1)
+    submit, kept = Memory.submit, []
+
+    def interrupted(asked: Memory, command: str, **arguments: Any) -> Any:
+        done = submit(asked, command, **arguments)
+        if command == "purge":
+            [name] = world.names(ALICE, "/memory/old")
+            kept.append(path := f"/memory/old/{name}")
+            if meanwhile == "moved":
+                kept[0] = "/memory/keep"
+                world.rename(BOB, path, "/memory/keep")
+            elif meanwhile == "written":
+                world.write(BOB, path, b"second", mode="replace")
+            else:
+                world.do(BOB, "set_tags", node=world.node(BOB, path).id, add=[], remove=["old"], replace=False)
+        return done
+
+    asked = memory(world, ALICE)
+    plan = purging.purge(asked, tag="old")
+    monkeypatch.setattr(Memory, "submit", interrupted)
+    with pytest.raises(Stale, match="look at the plan again"):
+        purging.purge(asked, tag="old", agreed=plan["agreed"])
+    [path] = kept
+    assert world.bytes(BOB, path) == (b"second" if meanwhile == "written" else b"first")
+    assert len(world.history(BOB, path)) == (2 if meanwhile == "written" else 1)
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_what_goes_with_others_of_the_plan_is_no_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Directories of the trash with the last that is in them, drafts with the files that they became."""
+    monkeypatch.setattr(purging, "AT_ONCE", at_once)
+    world.mkdir(ALICE, "/memory/d")
+    for name in ("a.md", "final.md"):
+        world.write(ALICE, f"/memory/d/{name}", b"zqxpigeon")
+    drafted(world, ALICE, "/memory/d/draft.md", "/memory/d/final.md")
+    world.clock.advance(YOUNG_NS / 1e9)
+    world.do(ALICE, "unlink", **world.at(ALICE, "/memory/d/a.md"), trash=True)
+    assert purge(world, ALICE, "/trash")["purged"] == 1
+    assert purge(world, ALICE, "/memory/d")["purged"] == 2
+    assert left(world, "zqxpigeon", "zqxcanary") == [] and not world.exists(ALICE, "/memory/d")

@@ -25,8 +25,9 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import Peer
-from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier, ReplicatedWriter, _Follower
-from avmfs.store.writer.request import parse
+from avmfs.store.writer.following import Follower, ReplicatedWriter
+from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
+from avmfs.store.writer.request import Request, parse
 from avmfs.store.writer.wal_sync import WalSync
 from tests.contract.memory_log import MemoryLog, MemoryServer
 from tests.equal_stores import rows
@@ -268,13 +269,16 @@ def told(
     return asking(a, tmp_path / "sock", hosts, request)
 
 
-def asking(
-    a: ReplicatedApplier, address: Path, hosts: Hosts, request: pytest.FixtureRequest
-) -> Callable[..., list[Any]]:
+Pairs = list[tuple[socket.socket, socket.socket]]
+
+
+def writing(
+    a: ReplicatedApplier, address: Path, hosts: Hosts, request: pytest.FixtureRequest, wait_s: float = 0.0
+) -> tuple[ReplicatedWriter, Pairs]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.fspath(address))
     listener.listen()
-    writer = ReplicatedWriter(listener, b"k" * 32, a, MemoryLog(hosts.server))
+    writer = ReplicatedWriter(listener, b"k" * 32, a, MemoryLog(hosts.server), wait_s)
     writer._log = WalSync(a.path, writer._peers.wake)
     assert writer._log.recover(a.db)
     writer._follower.settled = True
@@ -282,6 +286,13 @@ def asking(
     closes: list[Any] = [writer._log, writer._peers, writer._change_ring, listener, *sum(pairs, ())]
     for each in closes:
         request.addfinalizer(each.close)
+    return writer, pairs
+
+
+def asking(
+    a: ReplicatedApplier, address: Path, hosts: Hosts, request: pytest.FixtureRequest
+) -> Callable[..., list[Any]]:
+    writer, pairs = writing(a, address, hosts, request)
 
     def ask(*asked: tuple[str, dict[str, Any]], number: int = 1) -> list[Any]:
         peers = [Peer(mine, client=b"%d" % n * 16, agent=ANYBODY, origin=b"") for n, (_, mine) in enumerate(pairs)]
@@ -305,6 +316,46 @@ def test_without_the_log_a_host_says_what_was_done_and_syncs(
     again, refused, synced = told(one, ("write_path", {"path": [b"memory", b"two.md"], "data": b"2"}), ("sync", {}))
     assert again == done[0] and synced == [None, {}] and syncs
     assert refused[0][:2] == [ReadOnly.code, "nothing can be written: the log is down"] and names(a) == ["one.md"]
+
+
+def test_what_waits_for_the_log_is_refused_when_it_has_waited_long_enough_whoever_waits_before_it(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Its client would have given up, and it would be done when nobody waits for it. Who searches does not wait."""
+    monkeypatch.setattr(WalSync, "quick", True)
+    a = hosts.open("a")
+    a.down = ReadOnly("the log is down")
+    writer, pairs = writing(a, tmp_path / "sock", hosts, request, wait_s=1000.0)
+    peers = [Peer(mine, client=b"%d" % n * 16, agent=ANYBODY, origin=b"") for n, (_, mine) in enumerate(pairs)]
+
+    def asked(command: str, arguments: dict[str, Any]) -> Request:
+        made = parse([1, "alice", False, command, arguments])
+        assert made is not None
+        return made
+
+    late, early = (asked("write_path", {"path": [b"memory", name], "data": b"1"}) for name in (b"late", b"early"))
+    early.came -= 2000.0
+    writer._scheduler.add(peers[1], early)
+    writer._scheduler.add(peers[2], asked("drain_lexical", {}))
+    writer._commit([(peers[0], late)])
+    for other, _ in pairs[1:]:
+        assert wire.receive(other)[1][:2] == [ReadOnly.code, "nothing can be written: the log is down"]
+    assert writer._scheduler.next() == [(peers[0], late)] and not writer._scheduler
+    a.down = None
+    writer._commit([(peers[0], late)])
+    assert wire.receive(pairs[0][0])[1] is None and names(a) == ["late"]
+
+
+def test_a_host_tells_how_far_its_clock_is_from_that_of_the_log(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
+    a, told = hosts.open("a"), list[dict[str, Any]]()
+    follower = Follower(AtOnce(), a, MemoryLog(hosts.server), told.append)  # type: ignore[arg-type]
+    follower._round()
+    for wrong_s in (-660.0, 660.0):
+        hosts.server.clock = lambda wrong_s=wrong_s: time.time() + wrong_s
+        follower._round()
+    assert told[0]["ahead_s"] == 0.0
+    assert round(told[1]["ahead_s"], -1) == 660 and round(told[2]["ahead_s"], -1) == -660
 
 
 def test_a_request_in_doubt_that_is_sent_again_is_done_once(
@@ -422,8 +473,8 @@ def test_nothing_follows_another_record_than_the_one_applied_here(
     with pytest.raises(StoreFailed, match="has lost records"):
         write(a, "four.md", b"4")
     assert names(a) == ["one.md", "two.md"] and a.down is not None and hosts.server.newest == newest
-    monkeypatch.setattr("avmfs.store.writer.replicated.HEARTBEAT_S", 0.0)
-    follower = _Follower(AtOnce(), a, MemoryLog(hosts.server), lambda figures: None)  # type: ignore[arg-type]
+    monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
+    follower = Follower(AtOnce(), a, MemoryLog(hosts.server), lambda figures: None)  # type: ignore[arg-type]
     follower.settled = True
     with pytest.raises(StoreFailed, match="has lost records"):
         follower._round()

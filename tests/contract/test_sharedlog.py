@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from avmfs.errors import Exists, NotFound, Stale
-from avmfs.store.sharedlog.protocol import READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
+from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
 
 Opened = Callable[[], SharedLog]
@@ -160,10 +161,25 @@ def test_waiting_ends_with_the_next_record(opened: Opened) -> None:
 
 def test_one_connection_keeps_house(opened: Opened) -> None:
     one, other = opened(), opened()
-    assert one.keep() and one.keep() and not other.keep()
+    now = time.time()
+    assert one.keep(now) and one.keep(now) and not other.keep(now)
     one.close()
-    while not other.keep():  # a server hears of it in its own time
+    while not other.keep(time.time()):  # a server hears of it in its own time
         pass
+
+
+@pytest.mark.parametrize("wrong_s", [-660.0, 660.0])
+def test_a_host_whose_clock_is_another_one_keeps_no_house(opened: Opened, wrong_s: float) -> None:
+    one, other = opened(), opened()
+    assert not one.keep(time.time() + wrong_s)
+    assert one.keep(time.time()) and not other.keep(time.time())
+    assert not one.keep(time.time() + wrong_s), "set meanwhile"
+    assert other.keep(time.time()) and not one.keep(time.time())
+
+
+def test_a_host_hears_what_the_log_takes_for_the_time(opened: Opened) -> None:
+    before = time.time()
+    assert before - CLOCK_S < opened().report("a", 3, 16) < time.time() + CLOCK_S
 
 
 def test_hosts_are_known_by_what_they_said_last(opened: Opened) -> None:
@@ -309,6 +325,24 @@ def test_who_holds_the_baton_and_says_nothing_loses_it(
     assert silent.take() == 1
     for log in (silent, other):
         log.close()
+
+
+def test_a_server_looks_whether_a_host_that_says_nothing_is_there(request: pytest.FixtureRequest) -> None:
+    """Else the session of one that lost its power keeps its locks for two hours."""
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    server, name = request.getfixturevalue("postgres"), secrets.token_hex(8)
+    server.database(name)
+    log = PostgresLog(server.over_tcp(server.port, name))
+    log.create("c1")
+    with log._asking() as db:
+        row = db.execute(
+            "select current_setting('tcp_keepalives_idle')::int + current_setting('tcp_keepalives_count')::int"
+            " * current_setting('tcp_keepalives_interval')::int"
+        ).fetchone()
+    log.close()
+    assert row is not None and 0 < row[0] <= 30
 
 
 def test_a_host_whose_role_was_revoked_is_out(request: pytest.FixtureRequest) -> None:

@@ -306,6 +306,8 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     note = b.at("bob") / "memory/note.md"
     note.write_text("the falcon nests high")
     wait(lambda: "falcon" in (b.at("bob") / "memory/:search?q=falcon").read_text())
+    for number in range(30):  # of which some wait for their words when the log goes
+        (b.at("bob") / f"memory/n{number}.md").write_text("a heron")
     link.down = True
     link.cut()
     wait(lambda: b.status()["cluster"].get("error"))

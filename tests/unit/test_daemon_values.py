@@ -377,6 +377,13 @@ def test_status_is_a_table_for_people() -> None:
     assert lines[-1] == "waiting    1 for words, 2 for vectors"
 
 
+def test_status_tells_of_a_clock_that_is_not_that_of_the_shared_log() -> None:
+    said = {"host": "b", "record": 7, "behind": 0, "error": "", "ahead_s": -660.4}
+    assert status_text._cluster(said)[1].strip() == "its clock is 660 s behind the log's: it does not keep house"
+    assert "is 6 s ahead of the log's" in status_text._cluster({**said, "ahead_s": 6.0})[1]
+    assert status_text._cluster({**said, "ahead_s": 1.0}) == ["shared log b, record 7"]
+
+
 def test_status_tells_of_deliveries_as_its_json_does() -> None:
     figures = {
         "subscriptions": 3,

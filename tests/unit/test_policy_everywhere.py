@@ -373,7 +373,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
     "queue_lengths": set(),
-    "words_wait": {"avmfs.memory"},
+    "words_wait": {"avmfs.search.fresh"},
     "vectors_wait": {"avmfs.search.fresh"},
     "newest_passage": {"avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},

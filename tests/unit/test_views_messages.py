@@ -233,6 +233,21 @@ def test_who_watches_for_mail_reads_no_body(world: World, monkeypatch: pytest.Mo
     assert methods.call(bob, "watch", {})["unread"] == before
 
 
+def test_who_watches_from_a_change_that_is_no_more_is_answered_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was restored: changes would be missed meanwhile."""
+    bob = world.agent("bob").memory
+    at = methods.call(bob, "watch", {})
+
+    def wait(_: float) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr(time, "sleep", wait)
+    asked = {"since": at["seq"] + 10, "unread": at["unread"], "wait": 25.0}
+    assert methods.call(bob, "watch", asked)["seq"] == at["seq"]
+
+
 # Waiting ---------------------------------------------------------------------------------------------------
 
 

@@ -192,6 +192,12 @@ def test_a_receiver_that_is_gone_for_good_or_asks_for_time_is_believed() -> None
     with serving(answering(wait)) as port, pytest.raises(http_delivery.PostFailed) as caught:
         send(port)
     assert caught.value.wait_s == 120
+    for in_s, low, high in ((3600, 3000, 3600), (10**6, http_delivery.RETRY_AFTER_MAX_S, 6 * 3600), (-60, 0, 0)):
+        for form in ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"):
+            said = time.strftime(form, time.gmtime(time.time() + in_s)).encode()
+            assert low <= http_delivery._retry_after([b"x: y", b"Retry-After: " + said]) <= high, said
+    for said in (b"soon", b"Fri, 99 Nov 2025 23:00:00 GMT", b"Fri, 28 Nov 2025 23:00:00 +9999999999999", b",", b"\xff"):
+        assert http_delivery._retry_after([b"Retry-After: " + said]) == 0
 
 
 def test_the_time_limit_is_for_all_of_it() -> None:

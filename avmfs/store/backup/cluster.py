@@ -7,6 +7,7 @@ Called by `avm cluster`. A snapshot is an image of a store (``image``), which sa
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 import uuid
@@ -26,11 +27,14 @@ from avmfs.store.files.io import sync_directory
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.repair import traces
+from avmfs.store.rows import incarnation
 from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
 from avmfs.store.sharedlog.protocol import SharedLog
 from avmfs.store.writer import rewriting
+
+logger = logging.getLogger(__name__)
 
 CHUNK: Final = 4 * 1024 * 1024
 READ: Final = 64  # records at a time
@@ -80,9 +84,10 @@ def snapshot(path: Path, log: SharedLog, host: str) -> int:
 
 def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None) -> Position:
     """Make the store at ``path`` of the newest snapshot. One of the same log is replaced, and its ``anchors`` are put
-    aside: they know of changes that it gets again only when it follows the log. ``rules``: of this host; they have to
-    be those in force, or it could not write. Raises Exists where there is another store, NotFound, Invalid, Busy,
-    NoSpace, StoreFailed, OSError."""
+    aside: they know of changes that it gets again only when it follows the log. Where the log has lost records that it
+    had, it is kept beside, and the new one tells that it went back (``incarnation``). ``rules``: of this host; they
+    have to be those in force, or it could not write. Raises Exists where there is another store, NotFound, Invalid,
+    Busy, NoSpace, StoreFailed, OSError."""
     cluster, found = log.cluster(), log.snapshots()
     if not found:
         raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")
@@ -97,8 +102,12 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
             raise Invalid(f"{getattr(e, 'reason', e)}; {loss_check.JOIN}", os.fspath(path)) from e
         if path.exists() and (here is None or here.cluster != cluster):
             raise Exists("there is a store of its own; move it away", os.fspath(path))
+        lost = here is not None and not (here.number <= log.head() and log.has(here.number, bytes.fromhex(here.last)))
         new = path.with_name(path.name + ".joined")
-        at = _joined(new, log.snapshot(found[0].number), cluster, rules)
+        at = _joined(new, log.snapshot(found[0].number), cluster, rules, anew=lost)
+        if lost:
+            aside = loss_check.keep(path)
+            logger.warning("the shared log has lost records that this host had: its store of before is in %s", aside)
         if anchors is not None and anchors.exists():
             loss_check.put_aside(anchors)
             anchors.unlink()
@@ -141,8 +150,9 @@ def status(log: SharedLog) -> dict[str, Any]:
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
 
 
-def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy) -> Position:
-    """Write the snapshot to the file ``new``, and look whether it is what it should be. Else it goes."""
+def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy, *, anew: bool) -> Position:
+    """Write the snapshot to the file ``new``, and look whether it is what it should be. Else it goes. ``anew``: what it
+    takes the place of had more."""
     try:
         _write(new, chunks)
         with contextlib.closing(database.connect(new, writable=True)) as db:
@@ -156,6 +166,8 @@ def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy) -> 
                 )
             at = replace(at, rules="")
             place(db, at)
+            if anew:
+                db.execute(incarnation.BEGUN)
             db.wal_checkpoint()
     except BaseException:
         new.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from avmfs import paths, wire
-from avmfs.errors import Denied, NotFound
+from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.commands import aside, command, fanout, namespace, versions
 from avmfs.store.rows import content, deliveries, events, hash_chain, log_position, version_visibility
@@ -22,6 +22,7 @@ from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.tx.transaction import Tx
 
+_MEANWHILE = "it has been changed or moved since; what came before it in the plan is purged: look at the plan again"
 # Nodes carry several documents, one after the other: an editor's backup was the file that goes on under its name.
 _OF = (
     "(document in (select value from json_each(?2)) or (node in (select value from json_each(?1))"
@@ -60,20 +61,34 @@ _LINKS_LEFT = (
 
 
 @command(frees_space=True)
-def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
+def purge(
+    tx: Tx,
+    nodes: list[int],
+    documents: list[int],
+    places: list[bytes] | None = None,
+    ctimes: list[int] | None = None,
+) -> dict[str, Any]:
     """Forget files and symlinks, directories that are empty by then, and ``documents`` that have ended. Who may change
-    them, and where they are or were, may do it, else nothing is done. The audit keeps a row that says how many.
-    {"purged"}."""
+    them, and where they are or were, may do it, else nothing is done. ``places`` and ``ctimes``: where each of
+    ``nodes`` stood and when it was changed last (0: a directory), as whoever asks has agreed to; raises Stale where it
+    is otherwise. The audit keeps a row that says how many. {"purged", "documents": all that have gone}."""
+    if {len(each) for each in (places, ctimes) if each is not None} - {len(nodes)}:
+        raise Invalid("purge: expected a place and a time of each node")
     states, tx.states = tx.states, None  # nothing of this is to become the past
     try:
         _require_ended(tx, documents)
         found, gone, stood, directories = set(documents), set(), set(), set()
-        for number in nodes:
+        for at, number in enumerate(nodes):
+            if ctimes is not None and not ctimes[at] and not tx.db.execute(_IN_THE_TREE.format("?"), (number,)).get:
+                continue  # it went with the last that was in it, as in the trash
             if namespace.is_empty(tx, number):
                 gone.add(number)
                 node = tx.writable(number)
                 parts = tx.parts_of(node)
-                stood.add(paths.join(parts))
+                stood.add(place := paths.join(parts))
+                unchanged = ctimes is None or ctimes[at] in (0, node.ctime)
+                if places is not None and not (unchanged and places[at] == place):
+                    raise Stale(_MEANWHILE, paths.text(places[at]))
                 if node.kind is Kind.DIRECTORY:
                     directories.add(parts)
                 found |= _remove(tx, node, parts)
@@ -97,7 +112,7 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
     for due in ("unwiped", "uncut") if log_position.position(tx.db) is not None else ("unwiped",):
         tx.do("insert or replace into setting(key, value) values(?, ?)", (due, str(tx.now)))
     tx.note("purge", about=hash_chain.packed({"documents": len(found), "nodes": len(nodes)}))
-    return {"purged": len(nodes) + len(documents)}
+    return {"purged": len(nodes) + len(documents), "documents": sorted(found)}
 
 
 @command(durable=False, repeatable=True, frees_space=True, rewrites=True)

@@ -110,6 +110,18 @@ def free_name(path: Path, what: str) -> Path:
     return aside
 
 
+def keep(path: Path, *others: Path) -> Path:
+    """A folder beside a database that is given up, with synced copies of it, of what belongs to it and of ``others``.
+    Raises OSError."""
+    aside = free_name(path, "damaged")
+    aside.mkdir(mode=0o700)
+    for each in (path, wal_frames.beside(path), sync_note.beside(path), *others):
+        if each.exists():
+            copy(each, aside / each.name, [])
+    sync_directory(aside)
+    return aside
+
+
 def put_aside(path: Path) -> Path:
     """A synced copy of a file beside it, of which the newest few are kept. Raises OSError, and leaves no part of one:
     it would take the room that is kept free."""
@@ -129,7 +141,7 @@ def asides(path: Path) -> list[Path]:
 
 
 def rescued(path: Path) -> list[Path]:
-    """Folders with what a repair has put aside."""
+    """Folders with stores that were given up."""
     return sorted(path.parent.glob(f"{path.name}.damaged-*"))
 
 

@@ -25,12 +25,14 @@ import psycopg
 from psycopg import errors, sql
 
 from avmfs.errors import Exists, NotFound, Stale
-from avmfs.store.sharedlog.protocol import READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 log = logging.getLogger(__name__)
 
 CALL_S: Final = 10.0  # longer no call takes
 HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
+# Else the server keeps the session of a host that has lost its power, or its link, with all locks, for two hours.
+_GHOSTS: Final = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"  # seconds
 BULK_S: Final = 600.0  # of a snapshot
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
@@ -52,6 +54,13 @@ create table avm_chunk(number bigint references avm_snapshot on delete cascade, 
 _SETTLE: Final = "update avm_snapshot set at = at where number = (select max(number) from avm_snapshot)"
 _OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
 _TAKE: Final = "begin; select newest from avm_baton for update"  # on one way
+_KEEP: Final = """
+select case when abs(extract(epoch from clock_timestamp()) - %(clock)s) <= %(most)s
+            then mine or pg_try_advisory_lock(%(house)s, house)
+            when mine then not pg_advisory_unlock(%(house)s, house) else false end
+from avm_baton,
+     (select exists(select 1 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as mine) as held
+"""
 _AHEAD: Final = 64  # records that come with the baton
 _READ: Final = (
     "select number, token, host, data from (select *, sum(octet_length(data)) over (order by number) as upto from"
@@ -169,22 +178,19 @@ class PostgresLog:
             self._heard = self.head()
         return self._heard
 
-    def keep(self) -> bool:
+    def keep(self, clock: float) -> bool:
         with self._asking() as db:
-            mine = db.execute(
-                "select exists(select 1 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())"
-                " or pg_try_advisory_lock(%s, house) from avm_baton",
-                (_HOUSE,),
-            )
-            return bool(_one(mine))
+            return bool(_one(db.execute(_KEEP, {"house": _HOUSE, "clock": clock, "most": CLOCK_S})))
 
-    def report(self, host: str, number: int, version: int) -> None:
+    def report(self, host: str, number: int, version: int) -> float:
         with self._asking() as db:
-            db.execute(
+            said = db.execute(
                 "insert into avm_host(name, number, version) values(%s, %s, %s) on conflict(name) do update"
-                " set number = excluded.number, version = excluded.version, at = now()",
+                " set number = excluded.number, version = excluded.version, at = now()"
+                " returning extract(epoch from clock_timestamp())",
                 (host, number, version),
             )
+            return float(_one(said))
 
     def hosts(self) -> list[Host]:
         with self._asking() as db:
@@ -296,7 +302,7 @@ class PostgresLog:
             autocommit=True,
             application_name=f"avmfs {self._host}".strip(),
             connect_timeout=max(2, int(self._call_s)),
-            options=said,
+            options=f"{said} {_GHOSTS}",
             keepalives_idle=int(self._call_s),
             keepalives_interval=1,
             keepalives_count=3,

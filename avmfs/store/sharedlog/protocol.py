@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from avmfs.errors import Busy, ReadOnly, StoreFailed
 
 READ_BYTES: Final = 4 * 1024 * 1024  # of records that are read at once, beyond the first: a slow link has them in time
+CLOCK_S: Final = 5.0  # by so much a host's clock may differ from the log's
 
 
 class Unreachable(ReadOnly):
@@ -92,11 +93,12 @@ class SharedLog(Protocol):
     def wait(self, after: int, most_s: float) -> int:
         """Return the newest number, as soon as it is above ``after`` or after ``most_s`` seconds."""
 
-    def keep(self) -> bool:
-        """Return whether this connection is the one that keeps house. It is until it ends."""
+    def keep(self, clock: float) -> bool:
+        """Return whether this connection is the one that keeps house. It is until it ends, or until ``clock``, what
+        this host takes for the time (seconds since the epoch), is more than CLOCK_S away from what the log does."""
 
-    def report(self, host: str, number: int, version: int) -> None:
-        """Note how far a host has come."""
+    def report(self, host: str, number: int, version: int) -> float:
+        """Note how far a host has come. Returns what the log takes for the time, in seconds since the epoch."""
 
     def hosts(self) -> list[Host]: ...
 

@@ -5,7 +5,8 @@ Owns the wire form: ``[number, agent | None, rights, command, arguments]`` and, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from avmfs.store import commands
@@ -16,7 +17,8 @@ from avmfs.store.writer import split_commit
 @dataclass(slots=True)
 class Request:
     """``agent`` and ``rights`` are as they came, for ``connections.requester`` to check. ``command`` is empty where the
-    frame named none, or no arguments for it. ``size``: of the bytes that it brings."""
+    frame named none, or no arguments for it. ``size``: of the bytes that it brings.
+    ``came``: when, by the monotonic clock."""
 
     number: int
     agent: Any
@@ -26,6 +28,7 @@ class Request:
     route: str
     traits: Traits
     size: int
+    came: float = field(default_factory=time.monotonic)
 
 
 def parse(item: Any) -> Request | None:

@@ -65,6 +65,12 @@ class Scheduler(Generic[_Who]):
             batch.append(queue.popleft()[1:])
         return batch
 
+    def take(self, wanted: Callable[[Request], bool]) -> list[tuple[_Who, Request]]:
+        """What waits and is ``wanted``. It is in no transaction."""
+        found = [asked[1:] for asked in self._queue if wanted(asked[2])]
+        self._queue = deque(asked for asked in self._queue if not wanted(asked[2]))
+        return found
+
     def late(self, *, everybody: bool = False) -> list[tuple[_Who, Request]]:
         """What is added to the transaction that ``next`` began, of what has come meanwhile; all that it takes where
         ``everybody`` is let in."""

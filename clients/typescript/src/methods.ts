@@ -703,7 +703,8 @@ export interface Methods {
    * What is to be forgotten for good: all that is below ``path``, or was when it was removed; with a tag; made by an
    * author; not changed since ``before`` (ISO 8601). {"files": [{"path", "size", "state": "there" or "removed"}] the
    * first 1000, "count", "bytes", "refused": how many of them the asker may not change, "snapshots": which had some of
-   * it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale).
+   * it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale),
+   * and as far as nothing of it is changed or moved meanwhile (Stale).
    */
   purge(given?: PurgeArguments): Promise<Json>;
   /**
@@ -925,7 +926,8 @@ export interface Methods {
    * Wait for the next change that this agent may see, or for mail, at most ``wait`` seconds.
    *
    * {"seq", "unread", "paths", "all"}: give ``seq`` and ``unread`` back with the next call. The first call (without
-   * them) answers at once. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
+   * them) answers at once, as does one where ``since`` is above the newest: that change is lost, as by a restore, or
+   * hidden by now. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
    */
   watch(given?: WatchArguments): Promise<Json>;
   /**
