@@ -21,7 +21,7 @@ from avmfs.text import speech
 POOL: Final = 2000
 """Candidates that are looked at closely: those with the best sum of words, context, cosine and the like."""
 
-BEST_OF_SESSION: Final = 3
+BEST_OF: Final = 3  # of a session, of a document
 PAGES: Final = 1 / 3
 ALONE: Final = 0.15
 ENOUGH: Final = 0.35
@@ -109,7 +109,9 @@ def fuse(
     parts = {name: part[best] for name, part in parts.items()}
     scores, chosen = base[best], at[best]
     talk = talk[best]
-    parts["session"] = weights.session * talk * _session(scores, table.sessions[chosen])
+    parts["document"] = weights.document * (_best_of(scores, table.documents[chosen]) - scores)
+    scores = scores + parts["document"]
+    parts["session"] = weights.session * talk * _best_of(scores, table.sessions[chosen])
     scores = scores + parts["session"]
     parts["next"] = weights.next * talk * _of_neighbour(scores, table.next[chosen], chosen)
     asked = talk * ((table.flags[table.previous[chosen]] & speech.ASKS) != 0)  # of those that have one
@@ -138,17 +140,17 @@ def share(values: Floats) -> Floats:
     return values / top if top > 0 else values
 
 
-def _session(scores: Floats, sessions: NDArray[np.int32]) -> Floats:
-    """For each candidate the mean of the best three of its session."""
+def _best_of(scores: Floats, groups: NDArray[np.int32] | NDArray[np.int64]) -> Floats:
+    """For each candidate the mean of the BEST_OF best of its group."""
     if not len(scores):
         return scores
-    order = np.lexsort((-scores, sessions))
-    ordered = sessions[order]
+    order = np.lexsort((-scores, groups))
+    ordered = groups[order]
     first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
     index = np.arange(len(ordered))
     place = index - np.maximum.accumulate(np.where(first, index, 0))
-    top = place < BEST_OF_SESSION
-    number = np.cumsum(first) - 1  # of the session, among those here
+    top = place < BEST_OF
+    number = np.cumsum(first) - 1  # of the group, among those here
     sums = np.bincount(number[top], scores[order][top])
     means = np.empty(len(scores))
     means[order] = (sums / np.bincount(number[top]))[number]

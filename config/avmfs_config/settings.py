@@ -149,12 +149,13 @@ class SearchWeights:
 
     `cosine`, `words` (BM25 of the passage) and `context` (BM25 of it with what was written around it there) are shares
     of the best; `speaker`, `date`, `when` (it names a time and a time is asked for) and `question` (it asks itself) are
-    for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
-    `phrase` is for all that the question puts in quotes, `answer` for the passage before it, where that one asks;
-    `event`, a share of the cosine, for a note that names a time, whatever is asked: it tells of something that
-    happened; `decay` is for what was said today, half as much after each `search.half_life_days`. `current` is no
-    share: it puts, of two hits that say different things of one matter, the newer first; more of it asks for less
-    proof.
+    for yes; `length` is for long ones; `document` is the share of the score that is the mean of the best three passages
+    of its document, so that what fits by chance does not stand for all of it; `session` is for the best three of its
+    session, `next` for the next passage; `phrase` is for all that the question puts in quotes, `answer` for the passage
+    before it, where that one asks; `event`, a share of the cosine, for a note that names a time, whatever is asked: it
+    tells of something that happened; `decay` is for what was said today, half as much after each
+    `search.half_life_days`. `current` is no share: it puts, of two hits that say different things of one matter, the
+    newer first; more of it asks for less proof.
     """
 
     cosine: Weight = 1.0
@@ -165,6 +166,7 @@ class SearchWeights:
     when: Weight = 0.3
     question: Weight = -0.2
     length: Weight = 0.35
+    document: Weight = 0.3
     session: Weight = 0.5
     next: Weight = 0.1
     phrase: Weight = 0.5

@@ -360,6 +360,22 @@ def test_a_session_lifts_what_stands_in_it_and_a_good_answer_what_it_answers() -
     assert fused.parts["next"].tolist() == pytest.approx([0.115, 0, 0.0275, 0])
 
 
+def test_a_passage_stands_for_its_document_as_far_as_its_best_ones_agree() -> None:
+    made = MemoryCorpus(embed=False)
+    long = "\n\n".join("word " * 150 for _ in range(4))
+    made.add("/long", long)
+    made.add("/short", "a note")
+    table = made.index(ALICE).table()
+    assert len(set(table.documents.tolist())) == 2 and len(table.documents) == 5
+    names = ("words", "context", "speaker", "date", "when", "question", "length", "dialogue")
+    cosines = np.array([0.8, 0.1, 0.2, 0.0, 0.6])
+    columns = {name: np.zeros(5) for name in names} | {"cosine": cosines}
+    fused = fuse(table, np.arange(5), columns, SearchWeights(document=0.5))
+    mean = (0.8 + 0.2 + 0.1) / 3
+    assert fused.parts["document"].tolist() == pytest.approx([0.5 * (mean - each) for each in cosines[:4]] + [0.0])
+    assert fused.positions[fused.best(1)].tolist() == [4]
+
+
 def relevance_of(
     cosine: list[float], coverage: list[float], scores: list[float] | None = None, shortness: float = 1
 ) -> list[float]:
