@@ -915,34 +915,34 @@ def test_nothing_is_written_to_a_runtime_directory_of_somebody_else(apart: Shell
     assert {name: file.read_text() for name, file in files.items()} == dict.fromkeys(files, "precious\n")
 
 
-def test_of_two_mounts_at_once_one_is_made_and_the_other_says_that_it_is_not(apart: Shell) -> None:
+@pytest.mark.parametrize("turn", range(3))
+def test_of_two_mounts_at_once_one_is_made_and_the_other_says_that_it_is_not(apart: Shell, turn: int) -> None:
     root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
-    for _ in range(3):
-        begun = {
-            name: subprocess.Popen(
-                [sys.executable, "-m", "avmfs.cli", "mount", name, str(root / name)],
-                env=apart.environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for name in ("alice", "bob")
-        }
-        try:
-            until(lambda: any(each.poll() is not None for each in begun.values()))
-            lost, won = sorted(begun, key=lambda name: begun[name].poll() is None)
-            assert begun[lost].returncode == 75 and begun[lost].communicate(timeout=LIMIT_S)[0] == ""
-            line = begun[won].stdout
-            assert line is not None and line.readline() == f"{won} is mounted at {root / won}; Ctrl-C unmounts\n"
-            assert mounted(root / won) and not mounted(root / lost)
-            reloaded = avm_daemon(apart, "reload")
-            assert reloaded.returncode == 0 and mounted(root / won), reloaded
-            begun[won].terminate()
-            assert begun[won].wait(LIMIT_S) == 0
-        finally:
-            for each in begun.values():
-                each.terminate()
-                each.communicate(timeout=300)
+    begun = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "avmfs.cli", "mount", name, str(root / name)],
+            env=apart.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("alice", "bob")
+    }
+    try:
+        until(lambda: any(each.poll() is not None for each in begun.values()))
+        lost, won = sorted(begun, key=lambda name: begun[name].poll() is None)
+        assert begun[lost].returncode == 75 and begun[lost].communicate(timeout=LIMIT_S)[0] == ""
+        line = begun[won].stdout
+        assert line is not None and line.readline() == f"{won} is mounted at {root / won}; Ctrl-C unmounts\n"
+        assert mounted(root / won) and not mounted(root / lost)
+        reloaded = avm_daemon(apart, "reload")
+        assert reloaded.returncode == 0 and mounted(root / won), reloaded
+        begun[won].terminate()
+        assert begun[won].wait(LIMIT_S) == 0
+    finally:
+        for each in begun.values():
+            each.terminate()
+            each.communicate(timeout=300)
 
 
 def test_a_mount_of_another_store_leaves_the_running_one_its_list(apart: Shell, tmp_path: Path) -> None:
