@@ -28,8 +28,8 @@ START_S: Final = 30.0  # for a daemon to serve, and for one that another process
 AGAIN_S: Final = 60.0  # after it could not be started
 BEGUN_S: Final = 20.0  # for one that has been begun to serve
 _OFF: Final = frozenset({"0", "false", "no", "off"})
-# Of whoever asks, not of the daemon: who that is, its secret, and another machine's daemon that it talks to.
-ASKERS: Final = frozenset({"AVM_AGENT", "AVM_API_KEY", "AVM_AT", "AVM_CA"})
+# Of whoever asks or serves, not of the daemon: who that is, its secrets, and another machine's daemon that it talks to.
+ASKERS: Final = frozenset({"AVM_AGENT", "AVM_API_KEY", "AVM_AT", "AVM_CA", "AVM_MCP_TOKEN"})
 
 
 def wanted(where: Paths, environ: Mapping[str, str]) -> bool:

@@ -70,6 +70,13 @@ def test_a_command_starts_a_daemon_that_mounts_nothing_and_the_next_one_uses_it(
     assert said["mounts"] == [] and said["automatic"] and not (root / "alice").exists()
 
 
+def test_the_daemon_has_no_secret_of_whoever_started_it(fresh: Shell) -> None:
+    fresh.environ["AVM_MCP_TOKEN"] = "bearer"
+    fresh.run("ls", "/shared")
+    found = holder(fresh.environ)
+    assert found is not None and b"bearer" not in Path(f"/proc/{found['pid']}/environ").read_bytes()
+
+
 def test_many_at_once_start_one(fresh: Shell) -> None:
     said: list[int] = []
     threads = [

@@ -60,8 +60,9 @@ def test_the_unit_names_this_program_and_this_configuration(tmp_path: Path, prog
 def test_nothing_of_who_installs_it_is_in_the_service(
     tmp_path: Path, program: list[str], platform: service.Platform
 ) -> None:
-    """Others can read the file: an API key is a secret, and the daemon is nobody's client."""
+    """Others can read the file: keys and tokens are secrets, and the daemon is nobody's client."""
     own = {"AVM_AGENT": "alice", "AVM_API_KEY": "avm_secret", "AVM_AT": "https://far", "AVM_CA": "/ca.pem"}
+    own |= {"AVM_MCP_TOKEN": "bearer", "AVM_OF_LATER": "unheard of"}
     text = made(platform, tmp_path, program, AVM_CONFIG_DIR="/c", **own).text
     assert "AVM_CONFIG_DIR" in text and not [each for pair in own.items() for each in pair if each in text]
 

@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Literal
 from xml.sax.saxutils import escape
 
-from avmfs.api.autostart import ASKERS
-
 Platform = Literal["systemd", "launchd"]
 
 MARK = "Written by `avm-daemon install-service`"
 UNIT, PLIST = "avm-daemon.service", "org.avmfs.daemon.plist"
 SYSTEM_UNIT = "avm-daemon.system.service"
-# What finds the same configuration, programs and weights as the shell that installs.
-KEPT = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+# What finds the same configuration, programs and weights as the shell that installs. Others can read the file: no
+# variable that may be a secret is in it.
+_PLACES = ("AVM_CONFIG", "AVM_CONFIG_DIR", "AVM_DATA_DIR", "AVM_DB", "AVM_MOUNTS", "AVM_RUNTIME_DIR")
+_PROGRAMS = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+KEPT = frozenset({*_PLACES, *_PROGRAMS, "AVM_AUTOSTART", "AVM_FRONT_END", "AVM_HOLD_S"})
 
 # The machine's daemon finds no program in a directory of whoever installs it.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -76,11 +77,7 @@ class Service:
 def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str], home: Path, log: Path) -> Service:
     """The service that runs ``command`` (the daemon's, without `start`). Raises ServiceProblem for a value that the
     format cannot hold."""
-    kept = {
-        name: value
-        for name, value in sorted(environ.items())
-        if value and (name in KEPT or (name.startswith("AVM_") and name not in ASKERS))
-    }
+    kept = {name: value for name, value in sorted(environ.items()) if value and name in KEPT}
     if "PATH" in kept:
         kept["PATH"] = os.pathsep.join(each for each in kept["PATH"].split(os.pathsep) if not _is_anybodys(each))
     for value in (*command, *kept.values(), os.fspath(log)):
