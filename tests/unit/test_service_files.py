@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from avmfs_daemon import service
 from avmfs_daemon.service import ServiceProblem
+from avmfs_daemon.setup import install_service
+from click.testing import CliRunner
 
 ODD = "/opt/a b/100% $HOME \"q\" 'p' \\x;#/avm-daemon"
 
@@ -130,6 +132,19 @@ def test_the_property_list_says_the_same(tmp_path: Path) -> None:
     assert read["EnvironmentVariables"] == {"AVM_DB": "<&>", "PATH": "/bin"}
     assert read["KeepAlive"] == {"SuccessfulExit": False} and read["RunAtLoad"] is True and read["Umask"] == 0o077
     assert read["StandardErrorPath"] == str(tmp_path / "log") and str(found.path) in found.following
+
+
+def test_a_name_that_is_relative_to_where_it_is_installed_means_the_same_to_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name, given in {"AVM_DB": "x.db", "AVM_CONFIG_DIR": "./conf", "AVM_DATA_DIR": ""}.items():
+        monkeypatch.setenv(name, given)
+    done = CliRunner().invoke(install_service, ["--platform", "systemd", "--print"])
+    lines = done.output.splitlines()
+    assert {f'Environment="AVM_DB={tmp_path}/x.db"', f'Environment="AVM_CONFIG_DIR={tmp_path}/conf"'} <= set(lines)
+    assert "AVM_DATA_DIR" not in done.output and done.exit_code == 0
 
 
 def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program: list[str]) -> None:
