@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import stat
 import sys
@@ -122,18 +123,27 @@ def reach(mount: Mount, own: int) -> Iterator[Finding]:
 def place(mount: Mount, running: bool, table: Path = MOUNTS) -> Iterator[Finding]:
     """Whether something is mounted there as it should be. The table says so, not the mountpoint: looking at one that
     hangs would hang as well."""
-    about = f"mount {mount.agent_id}"
-    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal
-    points = {line.split(" ")[4] for line in table.read_text().splitlines()}
-    if os.fspath(mount.mountpoint).translate({ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}) in points:
+    about, point = f"mount {mount.agent_id}", mount.mountpoint
+    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal, and without symbolic links. The
+    # last name is not resolved.
+    real = os.fsencode(Path(os.path.realpath(point.parent), point.name))
+    points = {line.split(b" ")[4] for line in table.read_bytes().split(b"\n") if line}
+    if re.sub(rb"[ \t\n\\]", lambda sign: b"\\%03o" % sign[0][0], real) in points:
         return
     if running:
-        says = f"{mount.mountpoint}: not mounted, though the daemon runs"
+        says = f"{point}: not mounted, though the daemon runs"
         yield Finding(
             about, "problem", says, "avm-daemon status says why; avm-daemon reload takes up a changed mounts.yaml"
         )
-    elif mount.mountpoint.is_dir() and any(mount.mountpoint.iterdir()):
-        says = f"{mount.mountpoint}: not empty, and what is in it would be hidden"
+        return
+    try:
+        full = point.is_dir() and any(point.iterdir())
+    except OSError as e:
+        todo = "where its mode is 0, a daemon that was killed has guarded it: the next start opens it"
+        yield Finding(about, "note", f"{point}: {e.strerror or e}", todo)
+        return
+    if full:
+        says = f"{point}: not empty, and what is in it would be hidden"
         yield Finding(about, "problem", says, "move it away; copy it in once the daemon runs")
 
 
