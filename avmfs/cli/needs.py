@@ -5,6 +5,7 @@ Looks and never changes or mounts anything. Every place that it looks at is an a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -50,8 +51,7 @@ def mounting(where: Paths) -> Iterator[Finding]:
     own = os.geteuid()
     if (found := others_allowed(mounts, own)) is not None:
         yield found
-    holder = StoreLock(where.database).holder()
-    running = holder is not None and not holder.get("automatic")  # which mounts nothing
+    running = _serves(where)
     for mount in mounts:
         yield from reach(mount, own)
         yield from place(mount, running)
@@ -61,6 +61,15 @@ def mounting(where: Paths) -> Iterator[Finding]:
             yield Finding("isolation", "ok", "by uid: the kernel keeps the agents' users apart")
         else:
             yield Finding("isolation", "note", f"advisory: {reason}", "avm help security says what that means")
+
+
+def _serves(where: Paths) -> bool:
+    """Whether a daemon runs that mounts what is in this mounts.yaml: none that a command started, nor an avm mount's.
+    A lock that cannot be read is told of where the store is looked at."""
+    with contextlib.suppress(OSError):
+        if (holder := StoreLock(where.database).holder()) is not None:
+            return not holder.get("automatic") and holder.get("mounts_file") == os.fspath(where.mounts_file)
+    return False
 
 
 def device(path: Path = DEVICE) -> Finding:

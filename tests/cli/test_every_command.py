@@ -961,3 +961,22 @@ def test_a_mount_of_another_store_leaves_the_running_one_its_list(apart: Shell, 
 def test_a_mountpoint_that_mounts_yaml_takes_for_another_is_refused(apart: Shell, tmp_path: Path) -> None:
     said = apart.complaint("mount", "alice", f"{tmp_path}/$LC_ALL", code=2)
     assert f"({tmp_path}/C.UTF-8)" in said and not (tmp_path / "C.UTF-8").exists()
+
+
+def test_the_doctor_finds_nothing_wrong_beside_a_mount_and_beside_a_daemon_that_runs_elsewhere(apart: Shell) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
+    apart.run("init", "alice", "bob", "--root", str(root / "agents"))
+    apart.run("mount", "alice", str(root / "here"), "--background")
+    try:
+        assert b"not mounted" not in apart.run("doctor").stdout
+    finally:
+        avm_daemon(apart, "stop")
+    elsewhere = Shell({**apart.environ, "AVM_RUNTIME_DIR": str(root / "elsewhere")})
+    started = avm_daemon(elsewhere, "start", "--daemon")
+    try:
+        assert started.returncode == 0, started
+        told = json.loads(apart.out("doctor", "--json"))
+        (daemon,) = [each for each in told if each["about"] == "daemon"]
+        assert daemon["state"] == "ok" and str(root / "elsewhere") in daemon["says"]
+    finally:
+        avm_daemon(elsewhere, "stop")
