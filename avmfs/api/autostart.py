@@ -56,10 +56,8 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
                 return ""
             if where.runtime_dir.is_dir() and StoreLock(where.runtime_dir / "daemon").holder() is not None:
                 return None
-            noted.seek(0)
-            last = json.loads(noted.read() or "{}")
-            if 0 <= time.time() - last.get("at", 0) < AGAIN_S:  # not to come: the clock may have been set back
-                return str(last["reason"])
+            if (failed := _failed(noted)) is not None:
+                return failed
             reason = _run(where, environ)
             noted.seek(0)
             noted.truncate()
@@ -70,6 +68,16 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
         return e.reason
     except (OSError, ValueError) as e:
         return str(e)
+
+
+def _failed(noted: IO[str]) -> str | None:
+    """Why it could not be started a moment ago. What a power loss has left of a note is none."""
+    try:
+        last = json.loads(noted.read())
+        # Not to come: the clock may have been set back.
+        return str(last["reason"]) if 0 <= time.time() - last["at"] < AGAIN_S else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def daemons_environ(where: Paths, environ: Mapping[str, str]) -> dict[str, str]:
