@@ -114,7 +114,7 @@ def reach(mount: Mount, own: int) -> Iterator[Finding]:
     about = f"mount {mount.agent_id}"
     if mount.uid not in (None, own):
         assert mount.uid is not None
-        if (closed := _closed_to(mount.mountpoint.parent, mount.uid)) is not None:
+        if (closed := closed_to(mount.mountpoint.parent, mount.uid)) is not None:
             says = f"uid {mount.uid} cannot get through {closed} to {mount.mountpoint}"
             todo = "mount it in a folder that all may pass (/run/avm/mounts, mode 0711), and name a `link` in the home"
             yield Finding(about, "problem", says, todo)
@@ -156,7 +156,7 @@ def place(mount: Mount, running: bool, table: Path = MOUNTS) -> Iterator[Finding
         yield Finding(about, "problem", says, "move it away; copy it in once the daemon runs")
 
 
-def _closed_to(folder: Path, uid: int) -> Path | None:
+def closed_to(folder: Path, uid: int) -> Path | None:
     """The first folder on the way down that this user may not pass, as far as it can be seen and modes tell."""
     if uid == 0:
         return None

@@ -86,6 +86,8 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
         if only_print:
             click.echo(made.text, nl=False)
             return
+        if user is not None:
+            service.check_reach(command, user)
         if dry_run:
             click.echo(f"would write {visible(str(made.path))}\n{visible_lines(made.following)}", nl=False)
             return

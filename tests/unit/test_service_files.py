@@ -6,6 +6,7 @@ import os
 import plistlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,21 @@ def test_the_machine_s_unit_runs_under_its_own_user_in_the_system_s_places(tmp_p
     for bad in ("root", "a b", "", "x\n", "-x", "Alice"):
         with pytest.raises(ServiceProblem):
             service.make_system(program, {}, bad)
+
+
+def test_a_program_that_the_machine_s_user_does_not_get_to_is_refused(
+    tmp_path: Path, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what uv and pipx install for root."""
+    (tmp_path / "closed").mkdir(mode=0o700)
+    inside = tmp_path / "closed/avm-daemon"
+    shutil.copy(program[0], inside)
+    monkeypatch.setattr(sys, "argv", [str(inside)])
+    done = CliRunner().invoke(install_service, ["--platform", "systemd", "--system", "nobody-yet", "--dry-run"])
+    assert done.exit_code == 1 and "nobody-yet cannot get through " in done.output and "/opt" in done.output
+    for name, value in {"argv": ["/bin/sh"], "prefix": "/usr", "executable": "/bin/sh"}.items():
+        monkeypatch.setattr(sys, name, value)
+    service.check_reach(["/bin/sh"], "nobody-yet")
 
 
 def test_the_daemon_finds_programs_only_where_nobody_else_can_put_them(tmp_path: Path, program: list[str]) -> None:

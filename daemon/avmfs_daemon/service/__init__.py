@@ -8,6 +8,7 @@ Owns the quoting of both formats and where they go. The files beside this module
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -18,6 +19,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 from xml.sax.saxutils import escape
+
+from avmfs.cli.needs import closed_to
 
 Platform = Literal["systemd", "launchd"]
 
@@ -122,6 +125,21 @@ def make_system(command: Sequence[str], environ: Mapping[str, str], user: str) -
         ENVIRONMENT="\n".join(f"Environment={_for_systemd(f'{name}={value}')}" for name, value in values.items()),
     )
     return Service(Path("/etc/systemd/system") / UNIT, text, SYSTEM_NEXT.format(user=user))
+
+
+def check_reach(command: Sequence[str], user: str) -> None:
+    """Raises ServiceProblem where that user could not start it, as what uv and pipx put into root's home."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        uid = -1  # still to be made
+    program, interpreter = Path(command[0]), Path(sys.executable)
+    for folder in (program.parent, program.resolve().parent, Path(sys.prefix), interpreter.resolve().parent):
+        if (closed := closed_to(folder, uid)) is not None:
+            raise ServiceProblem(
+                f"{user} cannot get through {closed} to {folder}: install avmfs where it can, as in a venv below /opt"
+                " (uv: UV_TOOL_DIR and UV_PYTHON_INSTALL_DIR, pipx: PIPX_HOME)"
+            )
 
 
 def put(service: Service, *, force: bool) -> bool:
