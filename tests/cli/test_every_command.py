@@ -239,6 +239,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("graph -f dot", "digraph"),
         Good("graph /shared -f mermaid", "-->|follows|"),
         Good("graph /shared -f graphml", "<graphml"),
+        Good("graph --format png --json", '"nodes"', "edges more nodes path"),
         Bad("graph -f gif", 2, "gif"),
         Bad(f"graph {A}", 2, "directory"),
     ],
