@@ -28,8 +28,8 @@ START_S: Final = 30.0  # for a daemon to serve, and for one that another process
 AGAIN_S: Final = 60.0  # after it could not be started
 BEGUN_S: Final = 20.0  # for one that has been begun to serve
 _OFF: Final = frozenset({"0", "false", "no", "off"})
-# Of whoever asks, not of the daemon: who that is, its secret, and another machine's daemon that it talks to.
-ASKERS: Final = frozenset({"AVM_AGENT", "AVM_API_KEY", "AVM_AT", "AVM_CA"})
+# Of whoever asks or serves, not of the daemon: who that is, its secrets, and another machine's daemon that it talks to.
+ASKERS: Final = frozenset({"AVM_AGENT", "AVM_API_KEY", "AVM_AT", "AVM_CA", "AVM_MCP_TOKEN"})
 
 
 def wanted(where: Paths, environ: Mapping[str, str]) -> bool:
@@ -56,10 +56,8 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
                 return ""
             if where.runtime_dir.is_dir() and StoreLock(where.runtime_dir / "daemon").holder() is not None:
                 return None
-            noted.seek(0)
-            last = json.loads(noted.read() or "{}")
-            if 0 <= time.time() - last.get("at", 0) < AGAIN_S:  # not to come: the clock may have been set back
-                return str(last["reason"])
+            if (failed := _failed(noted)) is not None:
+                return failed
             reason = _run(where, environ)
             noted.seek(0)
             noted.truncate()
@@ -70,6 +68,16 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
         return e.reason
     except (OSError, ValueError) as e:
         return str(e)
+
+
+def _failed(noted: IO[str]) -> str | None:
+    """Why it could not be started a moment ago. What a power loss has left of a note is none."""
+    try:
+        last = json.loads(noted.read())
+        # Not to come: the clock may have been set back.
+        return str(last["reason"]) if 0 <= time.time() - last["at"] < AGAIN_S else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def daemons_environ(where: Paths, environ: Mapping[str, str]) -> dict[str, str]:

@@ -146,7 +146,10 @@ def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[s
     with AVM_AT. Raises Busy, and what the daemon refuses."""
     if environ.get("AVM_AT"):
         return _elsewhere(agent, environ, timeout_s=within_s)
-    holder = StoreLock(where.database).holder()
+    try:
+        holder = StoreLock(where.database).holder()
+    except PermissionError:  # another user's store, as in _served
+        holder = {"socket": where.runtime_dir / "avm.sock"}
     if holder is None:
         return None
     key = environ.get("AVM_API_KEY", "")

@@ -57,13 +57,15 @@ def _configuration(where: Paths) -> Iterator[Finding]:
 
     looks: tuple[tuple[Path, Callable[[], str]], ...] = ((where.mounts_file, mounts), (where.config_file, settings))
     for path, look in looks:
-        if not path.exists() and look is mounts:
-            yield Finding(path.name, "note", f"{path}: not there", "avm init AGENT... writes one")
-            continue
         try:
+            if look is mounts and not path.exists():
+                yield Finding(path.name, "note", f"{path}: not there", "avm init AGENT... writes one")
+                continue
             yield Finding(path.name, "ok", f"{path}: {look()}")
         except ConfigError as e:
             yield Finding(path.name, "problem", str(e), f"edit {path}; avm-daemon check")
+        except OSError as e:
+            yield Finding(path.name, "problem", str(e), "run it as the user whose configuration it is")
 
 
 def _model(where: Paths) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ def index_watch_(project: str | None, directory: Path | None, private: bool, eve
 @index_.command("sigs", cls=Command)
 @click.argument("project")
 @click.argument("pattern", default="")
-@click.option("--kind", default="", help="function, method, class, struct, interface, constant, …")
+@click.option("--kind", default="", help="function, method, class, struct, interface, constant, ...")
 def index_sigs_(memory: Door, project: str, pattern: str, kind: str) -> None:
     """Signatures, by file and line. PATTERN: a file or folder of the project, a glob, or a symbol's name."""
     _show(list(finding.sigs(memory, project, pattern, kind=kind)), "(no such symbol)")

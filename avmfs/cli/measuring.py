@@ -124,7 +124,7 @@ def mine_(
 @click.option("--sent", type=click.IntRange(0), metavar="TOKENS", help="By the last filler call.")
 @click.option("--window", type=click.IntRange(1), metavar="TOKENS", default=128_000, show_default=True, help="In all.")
 @click.option("--max-answer", type=click.IntRange(1), metavar="TOKENS", default=300, show_default=True)
-@click.option("--scenarios", metavar="NAME,…", help="Some alone.  [default: all of the preset]")
+@click.option("--scenarios", metavar="NAME,...", help="Some alone.  [default: all of the preset]")
 @click.option("--output", metavar="DIR", default=".agenteval", show_default=True, help="Below which runs are kept.")
 @click.option("--baseline", metavar="RUN", help="The folder of an earlier run.")
 def memory_(preset: str, subject: str, **chosen: Any) -> None:

@@ -8,6 +8,7 @@ layer. SIGTERM, SIGINT and the end of this command unmount.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -17,15 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from avmfs_config import ConfigError, check_agent_id, load_mounts, load_settings
+from avmfs_config import ConfigError, Paths, check_agent_id, load_mounts, load_settings
+from avmfs_config.paths import not_own
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import LOCAL, locations, show
-from avmfs.errors import Busy, Invalid, StoreFailed
+from avmfs.errors import Busy, Denied, Invalid, StoreFailed
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.text.escapes import escaped
 
@@ -51,13 +53,6 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         name = check_agent_id(who)
     except ValueError as e:
         raise Invalid(str(e)) from None
-    holder = StoreLock(where.database).holder()
-    if holder is not None and not holder.get("automatic"):  # that one gives way
-        raise Busy(
-            f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint} (where that is an avm mount:"
-            " end it, and then avm-daemon start)",
-            str(where.database),
-        )
     target = Path(os.path.abspath(mountpoint))
     entry = {
         "mountpoint": str(target),
@@ -65,7 +60,6 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         "read_only": read_only,
         "coherence": "strict" if strict else "close-to-open",
     }
-    where.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     listing = where.runtime_dir / "mount.yaml"
     environ = {
         **os.environ,
@@ -81,28 +75,66 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         show(value, f"{name} is mounted at {escaped(str(target))}; {how}\n")
         sys.stdout.flush()
 
-    try:
-        listing.touch(0o600)
-        listing.write_text(json.dumps({"mounts": [entry]}))
-        _check(where.config_file, listing, environ)
-        if background:
-            _start(environ)
-            told()
-            return
-        _serve(where.runtime_dir, environ, told)
-    except BaseException:
+    with _alone(where, f"avm-daemon add {name} {mountpoint}"):
+        try:
+            listing.touch(0o600)
+            listing.write_text(json.dumps({"mounts": [entry]}))
+            _check(where.config_file, listing, target, environ)
+            if background:
+                _start(environ)
+                told()
+                return
+            _serve(where.runtime_dir, environ, told)
+        except BaseException:
+            listing.unlink(missing_ok=True)
+            raise
         listing.unlink(missing_ok=True)
-        raise
-    listing.unlink(missing_ok=True)
 
 
-def _check(config: Path, listing: Path, environ: dict[str, str]) -> None:
+@contextlib.contextmanager
+def _alone(where: Paths, instead: str) -> Iterator[None]:
+    """While no other command's supervisor goes by the runtime directory's mount.yaml, or is about to. Raises Busy, and
+    Denied for a directory of somebody else."""
+    _unserved(where, instead)  # which says more than that another command has the lock
+    where.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if problem := not_own(where.runtime_dir):
+        raise Denied(problem, str(where.runtime_dir))
+    lock = StoreLock(where.runtime_dir / "mount")
+    held = lock.acquire(0)
+    try:
+        _unserved(where, instead)
+        yield
+    finally:
+        lock.release(held, clean=True)
+
+
+def _unserved(where: Paths, instead: str) -> None:
+    """Raises Busy for a daemon of the store, and for another store's in this runtime directory."""
+    for path in (where.database, where.runtime_dir / "daemon"):
+        holder = StoreLock(path).holder()
+        if holder is None or holder.get("automatic"):  # that one gives way
+            continue
+        if path == where.database:
+            raise Busy(
+                f"served by pid {holder['pid']} already: {instead} (where that is an avm mount: end it, and then"
+                " avm-daemon start)",
+                str(path),
+            )
+        raise Busy(
+            f"the daemon of another store has it (pid {holder['pid']}): name another with AVM_RUNTIME_DIR",
+            str(where.runtime_dir),
+        )
+
+
+def _check(config: Path, listing: Path, target: Path, environ: dict[str, str]) -> None:
     """Raises ConfigError as other commands do, Invalid for what was typed."""
     load_settings(config, environ)
     try:
-        load_mounts(listing, environ)
+        (mount,) = load_mounts(listing, environ)
     except ConfigError as e:  # of a file that nobody has written
         raise Invalid(e.reason) from None
+    if "$" in str(target) and mount.mountpoint != target:
+        raise Invalid(f"a $ in it begins the name of a variable ({mount.mountpoint})", str(target))
 
 
 def _start(environ: dict[str, str]) -> None:

@@ -135,7 +135,7 @@ def explore_(memory: Door, path: str, depth: int) -> None:
     show_default=True,
 )
 @click.option("--limit", "-n", default=1000, show_default=True, help="Files looked at.")
-def graph_(memory: Door, path: str, shape: str, limit: int) -> None:
+def graph_(ctx: click.Context, memory: Door, path: str, shape: str, limit: int) -> None:
     """The links between files below PATH, as lines, or for a program that draws or reads graphs.
 
     svg, png and html are drawn by Graphviz' dot: contradictions are red, what is superseded is dashed.
@@ -143,7 +143,7 @@ def graph_(memory: Door, path: str, shape: str, limit: int) -> None:
     drawn = shape in ("svg", "png", "html")
     found = memory.call("graph", path=path, limit=limit, format="text" if drawn else shape)
     text = found.pop("text")
-    if drawn:
+    if drawn and not ctx.obj.as_json:
         from avmfs.views import picture
 
         if shape == "png":

@@ -5,8 +5,10 @@ Looks and never changes or mounts anything. Every place that it looks at is an a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import re
 import shutil
 import stat
 import sys
@@ -49,8 +51,7 @@ def mounting(where: Paths) -> Iterator[Finding]:
     own = os.geteuid()
     if (found := others_allowed(mounts, own)) is not None:
         yield found
-    holder = StoreLock(where.database).holder()
-    running = holder is not None and not holder.get("automatic")  # which mounts nothing
+    running = _serves(where)
     for mount in mounts:
         yield from reach(mount, own)
         yield from place(mount, running)
@@ -60,6 +61,15 @@ def mounting(where: Paths) -> Iterator[Finding]:
             yield Finding("isolation", "ok", "by uid: the kernel keeps the agents' users apart")
         else:
             yield Finding("isolation", "note", f"advisory: {reason}", "avm help security says what that means")
+
+
+def _serves(where: Paths) -> bool:
+    """Whether a daemon runs that mounts what is in this mounts.yaml: none that a command started, nor an avm mount's.
+    A lock that cannot be read is told of where the store is looked at."""
+    with contextlib.suppress(OSError):
+        if (holder := StoreLock(where.database).holder()) is not None:
+            return not holder.get("automatic") and holder.get("mounts_file") == os.fspath(where.mounts_file)
+    return False
 
 
 def device(path: Path = DEVICE) -> Finding:
@@ -104,7 +114,7 @@ def reach(mount: Mount, own: int) -> Iterator[Finding]:
     about = f"mount {mount.agent_id}"
     if mount.uid not in (None, own):
         assert mount.uid is not None
-        if (closed := _closed_to(mount.mountpoint.parent, mount.uid)) is not None:
+        if (closed := closed_to(mount.mountpoint.parent, mount.uid)) is not None:
             says = f"uid {mount.uid} cannot get through {closed} to {mount.mountpoint}"
             todo = "mount it in a folder that all may pass (/run/avm/mounts, mode 0711), and name a `link` in the home"
             yield Finding(about, "problem", says, todo)
@@ -122,22 +132,31 @@ def reach(mount: Mount, own: int) -> Iterator[Finding]:
 def place(mount: Mount, running: bool, table: Path = MOUNTS) -> Iterator[Finding]:
     """Whether something is mounted there as it should be. The table says so, not the mountpoint: looking at one that
     hangs would hang as well."""
-    about = f"mount {mount.agent_id}"
-    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal
-    points = {line.split(" ")[4] for line in table.read_text().splitlines()}
-    if os.fspath(mount.mountpoint).translate({ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}) in points:
+    about, point = f"mount {mount.agent_id}", mount.mountpoint
+    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal, and without symbolic links. The
+    # last name is not resolved.
+    real = os.fsencode(Path(os.path.realpath(point.parent), point.name))
+    points = {line.split(b" ")[4] for line in table.read_bytes().split(b"\n") if line}
+    if re.sub(rb"[ \t\n\\]", lambda sign: b"\\%03o" % sign[0][0], real) in points:
         return
     if running:
-        says = f"{mount.mountpoint}: not mounted, though the daemon runs"
+        says = f"{point}: not mounted, though the daemon runs"
         yield Finding(
             about, "problem", says, "avm-daemon status says why; avm-daemon reload takes up a changed mounts.yaml"
         )
-    elif mount.mountpoint.is_dir() and any(mount.mountpoint.iterdir()):
-        says = f"{mount.mountpoint}: not empty, and what is in it would be hidden"
+        return
+    try:
+        full = point.is_dir() and any(point.iterdir())
+    except OSError as e:
+        todo = "where its mode is 0, a daemon that was killed has guarded it: the next start opens it"
+        yield Finding(about, "note", f"{point}: {e.strerror or e}", todo)
+        return
+    if full:
+        says = f"{point}: not empty, and what is in it would be hidden"
         yield Finding(about, "problem", says, "move it away; copy it in once the daemon runs")
 
 
-def _closed_to(folder: Path, uid: int) -> Path | None:
+def closed_to(folder: Path, uid: int) -> Path | None:
     """The first folder on the way down that this user may not pass, as far as it can be seen and modes tell."""
     if uid == 0:
         return None

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import click
 from avmfs_config import Paths
+from avmfs_config.paths import not_own
 
 from avmfs.api.connect import located, open_door, who_asks
 from avmfs.cli.main import Globals, complain
@@ -97,6 +98,8 @@ def _due(opened: Door, runtime_dir: Path, as_json: bool) -> bool:
         return False
     mark, now = runtime_dir / f"urgent-{opened.agent}", str(zlib.crc32(opened.urgent.encode()))
     with contextlib.suppress(OSError):  # where it cannot be noted, it is told again
+        if not_own(runtime_dir):
+            return True
         if mark.exists() and time.time() - mark.stat().st_mtime < URGENT_S and mark.read_text() == now:
             return False
         mark.write_text(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -88,11 +89,12 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     schema = Path(avmfs_config.__file__).with_name("schema.json").as_uri()
     text = _MOUNTS.format(schema=schema)
     for number, name in enumerate(names):
-        text += _MOUNT.format(mountpoint=scalar(f"{root}/{name}/avm"), agent=name) + ("" if number else _MOUNT_KEYS)
+        point, agent = scalar(f"{root}/{name}/avm"), scalar(name)
+        text += _MOUNT.format(mountpoint=point, agent=agent) + ("" if number else _MOUNT_KEYS)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, where.mounts_file.name)
         made.write_text(text)
-        load_mounts(made, os.environ)  # raises where nobody could use it
+        mounts = load_mounts(made, os.environ)  # raises where nobody could use it
     wanted = {where.mounts_file: text}
     if where.config_file.exists():
         if multilingual is not None:
@@ -110,7 +112,9 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     did = "would write" if dry_run else "wrote"
     written = "".join(f"{did} {escaped(str(path))}\n" for path in wanted)
     kept = "" if where.config_file in wanted else f"kept {escaped(str(where.config_file))}\n"
-    first = Path(root, names[0], "avm")
+    first = os.fspath(Path(root, names[0], "avm/memory/hello.md"))
+    if shlex.quote(first[1:]) != first[1:]:  # behind a ~ or $ that a shell is to expand
+        first = shlex.quote(os.fspath(mounts[0].mountpoint / "memory/hello.md"))
     value = {
         "mounts_file": str(where.mounts_file),
         "config_file": str(where.config_file),
@@ -120,7 +124,7 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
     following = (
         *((bring("multilingual"),) if multilingual and universal.lacking() else ()),
         "avm-daemon start --daemon",
-        f"echo hello > {escaped(str(first))}/memory/hello.md",
+        f"echo hello > {escaped(first)}",
         f"avm -a {names[0]} recall hello",
     )
     text = written + kept + "next:\n" + "".join(f"  {line}\n" for line in following)

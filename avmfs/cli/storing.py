@@ -50,7 +50,8 @@ def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
     try:
         lock = StoreLock(path)
         holder = None if lock.path.is_dir() else lock.holder()
-        yield from _host(where, running=holder is not None)
+        runtime = where.runtime_dir if holder is None else Path(holder["socket"]).parent
+        yield from _host(path, runtime, running=holder is not None)
         kept = settings.audit.anchors or anchors.beside(path)
         known = loss_check.known(path, anchors.newest(kept))
     except OSError as e:
@@ -61,7 +62,7 @@ def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
     else:
         by = ", started by a command: it mounts nothing" if holder.get("automatic") else ""
         yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}{by}")
-        yield from _daemon(where)
+        yield from _daemon(runtime)
     repair = REPAIR if holder is None else f"avm-daemon stop && {REPAIR}"
     try:
         yield from _store(path, settings, kept, known, live=holder is not None, quick=quick, repair=repair)
@@ -73,9 +74,9 @@ def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
         yield Finding("store", "problem", f"{e.filename or path}: {e.strerror or e}", repair)
 
 
-def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
+def _host(path: Path, runtime: Path, *, running: bool) -> Iterator[Finding]:
     """The folders, what is left in them, and room."""
-    path, folder = where.database, where.database.parent
+    folder = path.parent
     if folder.exists():
         named = _quoted(folder)
         free = os.statvfs(folder)
@@ -100,7 +101,6 @@ def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
                 yield Finding("modes", "problem", f"{each} is a directory", f"mv {_quoted(each)} {_quoted(each)}.away")
     if not running and lock.path.is_file() and not lock.clean:
         yield Finding("lock", "note", f"{lock.path}: left by one that was killed; nobody holds it, a start takes it")
-    runtime = where.runtime_dir
     if runtime.is_dir():
         found = runtime.stat()
         if found.st_uid != os.geteuid():
@@ -130,12 +130,12 @@ def _quoted(path: Path) -> str:
     return shlex.quote(os.fspath(path))
 
 
-def _daemon(where: Paths) -> Iterator[Finding]:
+def _daemon(runtime: Path) -> Iterator[Finding]:
     """What the daemon says of itself."""
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as asked:
             wire.limit_waiting(asked, ASK_S)
-            asked.connect(os.fspath(where.runtime_dir / "control.sock"))
+            asked.connect(os.fspath(runtime / "control.sock"))
             wire.send(asked, {"v": wire.PROTOCOL, "do": "status"})
             said = wire.receive(asked)["ok"]
     except (OSError, EOFError, KeyError, wire.FrameError) as e:

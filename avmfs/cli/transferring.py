@@ -82,7 +82,7 @@ def sync_(
 ) -> None:
     """Bring what has changed in FOLDER to PATH, and what has changed there to FOLDER.
 
-    PATH is remembered. What both have changed stays as both, the folder's as "NAME (conflict …).md"; what one has
+    PATH is remembered. What both have changed stays as both, the folder's as "NAME (conflict ...).md"; what one has
     changed and the other removed comes back. Names that begin with a dot are left out.
     """
     with door() as memory, working("syncing"):

@@ -7,6 +7,7 @@ files contain.
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +20,8 @@ _VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)
 class Paths(NamedTuple):
     """Absolute paths; none of them need exist.
 
-    `runtime_dir` holds sockets. Where it lies in /tmp, whoever creates it must refuse one that belongs to
-    somebody else.
+    `runtime_dir` holds sockets. Where it lies in /tmp, whoever creates it or writes to it must refuse one that belongs
+    to somebody else (`not_own`).
     """
 
     config_dir: Path
@@ -69,6 +70,15 @@ def find_paths(environ: Mapping[str, str]) -> Paths:
         config_file=override("AVM_CONFIG") or config_dir / "config.yaml",
         database=Path(os.path.realpath(database)) if os.path.islink(database) else database,
     )
+
+
+def not_own(directory: Path) -> str:
+    """Why nothing may be written to this runtime directory: in /tmp anybody can have made it, with links to anywhere in
+    it. "" where it is this user's own. Raises OSError where it is not there."""
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return "not a directory"
+    return "" if found.st_uid == os.geteuid() else f"belongs to another user (uid {found.st_uid})"
 
 
 def expand_path(text: str, environ: Mapping[str, str]) -> Path:

@@ -53,11 +53,16 @@ class Mounted:
         return "fuse" in self.kind and ("avmfs" in self.kind or self.source.startswith("avmfs"))
 
 
+def real(path: Path) -> Path:
+    """As the kernel's table has it, without symbolic links. The last name is not resolved: it may be a dead or hanging
+    mount."""
+    return Path(os.path.realpath(path.parent), path.name)
+
+
 def mounts_at(path: Path) -> list[Mounted]:
     """What is mounted exactly there, the lowest first."""
-    # The table has no symbolic links. The last name is not resolved: it may be a dead or hanging mount.
-    real = Path(os.path.realpath(path.parent), path.name)
-    return [mounted for mounted in _table() if mounted.path == real]
+    place = real(path)
+    return [mounted for mounted in _table() if mounted.path == place]
 
 
 def detach(path: Path, *, lazily: bool = True) -> bool:
@@ -128,6 +133,7 @@ class Mountpoint:
 
     def __init__(self, path: Path, descriptor: int, mode: int) -> None:
         self.path = path
+        self.real = real(path)
         self.mode = mode
         self._descriptor = descriptor
         self._warned = False

@@ -62,7 +62,11 @@ class Premises:
         self._directory, self._database = paths.runtime_dir, paths.database
         self._settings = settings
         runtime.make_directory(self._directory, traversable=runtime.serves_others(settings))
-        about: dict[str, Any] = {"pid": os.getpid(), "socket": os.fspath(self._directory / runtime.DOOR)}
+        about: dict[str, Any] = {
+            "pid": os.getpid(),
+            "socket": os.fspath(self._directory / runtime.DOOR),
+            "mounts_file": os.fspath(paths.mounts_file),
+        }
         if automatic:  # it gives way to one that somebody starts
             about["automatic"] = True
         self._own_lock = stack.enter_context(runtime.hold(self._directory / "daemon", 0.5, about))

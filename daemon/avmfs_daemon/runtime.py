@@ -13,12 +13,12 @@ import os
 import shutil
 import signal
 import socket
-import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from avmfs_config import Settings
+from avmfs_config.paths import not_own
 
 from avmfs.errors import Busy
 from avmfs.store.files.displaced import OpenStoreFiles
@@ -46,14 +46,16 @@ def make_directory(path: Path, *, traversable: bool) -> None:
         raise RuntimeProblem(f"{path}: too long for the names of sockets; set AVM_RUNTIME_DIR to a shorter path")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
     except OSError as e:
         raise RuntimeProblem(f"{path}: {e.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise RuntimeProblem(f"{path}: not a directory")
-    if found.st_uid != os.geteuid():
-        raise RuntimeProblem(f"{path}: belongs to another user (uid {found.st_uid})")
+    check_own(path)
     path.chmod(0o711 if traversable else 0o700)
+
+
+def check_own(directory: Path) -> None:
+    """Raises RuntimeProblem where it is not this user's: its notes and links are somebody else's."""
+    if problem := not_own(directory):
+        raise RuntimeProblem(f"{directory}: {problem}")
 
 
 class RuntimeLock:

@@ -72,19 +72,22 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
     """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS; with --system, at boot."""
     from avmfs_daemon import service
 
-    paths, _ = paths_and_environ()
+    paths, fixed = paths_and_environ()
+    environ = {name: fixed[name] for name, given in os.environ.items() if given}
     platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
     command = service.own_command(sys.argv[0])
     try:
         if user is None:
-            made = service.make(platform, command, os.environ, Path.home(), log_path(paths))
+            made = service.make(platform, command, environ, Path.home(), log_path(paths))
         elif platform == "systemd":
-            made = service.make_system(command, os.environ, user)
+            made = service.make_system(command, environ, user)
         else:
             raise service.ServiceProblem("--system is for systemd")
         if only_print:
             click.echo(made.text, nl=False)
             return
+        if user is not None:
+            service.check_reach(command, user)
         if dry_run:
             click.echo(f"would write {visible(str(made.path))}\n{visible_lines(made.following)}", nl=False)
             return

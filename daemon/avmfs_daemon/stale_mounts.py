@@ -24,9 +24,11 @@ NOT_AGAIN: Final = ("success", "timeout")  # $SERVICE_RESULT of a stop that was 
 
 
 def clean_up(directory: Path) -> bool:
-    """After a killed daemon: whether there was anything to take away. Raises RuntimeProblem while one is running."""
+    """After a killed daemon: whether there was anything to take away. Raises RuntimeProblem while one is running, and
+    where the directory is somebody else's."""
     if not (directory / runtime.STATE).exists():
         return False
+    runtime.check_own(directory)
     with runtime.hold(directory / "daemon", 2.0, {"pid": os.getpid(), "socket": ""}):
         fdstore_client.end_left(directory)  # first: nobody answers on the mounts that it holds
         runtime.clean_up(directory)

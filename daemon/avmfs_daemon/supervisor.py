@@ -43,7 +43,6 @@ from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.entrypoints import Entries
 from avmfs_daemon.fdstore_client import pid_of_left
 from avmfs_daemon.http_service import HttpService
-from avmfs_daemon.mountpoint import Mountpoint, MountpointError
 from avmfs_daemon.notify import from_environment
 from avmfs_daemon.premises import Premises
 from avmfs_daemon.runtime import RuntimeProblem
@@ -326,19 +325,8 @@ class Supervisor:
             self._takeover.give_up(child)
 
     def _add(self, mount: Mount) -> None:
-        """A child whose directory is open and guarded; a failed one if the directory cannot be used."""
         child = Child(f"mount {mount.agent_id}", "mount", mount)
-        if not self._takeover.bequeath(child):
-            try:
-                child.mountpoint = Mountpoint.prepare(
-                    mount.mountpoint, for_others=mount.uid not in (None, os.geteuid())
-                )
-            except (MountpointError, OSError) as problem:
-                child.change("failed", str(problem))
-            else:
-                self._takeover.renew_fd_entry(child)
-        if child.mountpoint is not None:
-            self._takeover.remember([*self._children.all, child])
+        self._takeover.give_directory(child, self._children.all)
         self._children.add(child)
 
     def _renew(self) -> None:

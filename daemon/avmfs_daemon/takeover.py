@@ -24,7 +24,7 @@ from avmfs.fuse.serve import front_end
 from avmfs_daemon import forkserver, runtime
 from avmfs_daemon.child import Child
 from avmfs_daemon.fdstore_client import BELOW, LIMIT_S, FdStoreClient
-from avmfs_daemon.mountpoint import Mountpoint
+from avmfs_daemon.mountpoint import Mountpoint, MountpointError, real
 
 log = logging.getLogger(__name__)
 
@@ -81,14 +81,29 @@ class Takeover:
                 self._holding.descriptor, selectors.EVENT_READ, lambda mask: self._holder_ended(selector, children)
             )
 
-    def bequeath(self, child: Child) -> bool:
-        """Give a new child the mount that a supervisor before had there, if there is one."""
-        inherited = self._inherited.pop(child.mount, None) if child.mount is not None else None
-        if inherited is None:
-            return False
-        child.fd_entry, child.mountpoint = inherited
-        child.about = {"survives": "resume"}
-        return True
+    def give_directory(self, child: Child, others: Collection[Child]) -> None:
+        """Open and guarded: with the mount that a supervisor before had there, if there is one. The child fails where
+        it cannot be used; two names of one directory would have each mount take the other's place."""
+        mount = child.mount
+        assert mount is not None
+        place = real(mount.mountpoint)
+        held = [each.name for each in others if each.wanted and each.mountpoint and each.mountpoint.real == place]
+        if held:
+            child.change("failed", f"{mount.mountpoint}: another name of the directory of {held[0]}")
+        elif (inherited := self._inherited.pop(mount, None)) is not None:
+            child.fd_entry, child.mountpoint = inherited
+            child.about = {"survives": "resume"}
+        else:
+            try:
+                child.mountpoint = Mountpoint.prepare(
+                    mount.mountpoint, for_others=mount.uid not in (None, os.geteuid())
+                )
+            except (MountpointError, OSError) as problem:
+                child.change("failed", str(problem))
+            else:
+                self.renew_fd_entry(child)
+        if child.mountpoint is not None:
+            self.remember([*others, child])
 
     def renew_fd_entry(self, child: Child) -> None:
         """A new one: what is mounted next has nothing to do with what was."""

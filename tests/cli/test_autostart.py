@@ -70,6 +70,24 @@ def test_a_command_starts_a_daemon_that_mounts_nothing_and_the_next_one_uses_it(
     assert said["mounts"] == [] and said["automatic"] and not (root / "alice").exists()
 
 
+def test_the_daemon_has_no_secret_of_whoever_started_it(fresh: Shell) -> None:
+    fresh.environ["AVM_MCP_TOKEN"] = "bearer"
+    fresh.run("ls", "/shared")
+    found = holder(fresh.environ)
+    assert found is not None and b"bearer" not in Path(f"/proc/{found['pid']}/environ").read_bytes()
+
+
+@pytest.mark.parametrize("left", [bytes(20), b"[1]"])
+def test_what_a_power_loss_has_left_of_a_failed_start_s_note_keeps_nobody_from_starting_one(
+    fresh: Shell, left: bytes
+) -> None:
+    lock = Path(fresh.environ["AVM_DATA_DIR"]) / "autostart.lock"
+    lock.parent.mkdir()
+    lock.write_bytes(left)
+    fresh.run("ls", "/shared")
+    assert holder(fresh.environ) is not None and lock.read_bytes() == b""
+
+
 def test_many_at_once_start_one(fresh: Shell) -> None:
     said: list[int] = []
     threads = [

@@ -517,6 +517,17 @@ def test_init_writes_a_root_that_can_be_used(root: str, tmp_path: Path, monkeypa
         assert mount.mountpoint == Path(os.path.abspath(expanded)) / "alice/avm"
 
 
+def test_init_quotes_names_for_yaml_and_what_comes_next_for_a_shell(tmp_path: Path) -> None:
+    with configured("embedding: {enabled: false}\n") as where:
+        shell = Shell(environment(where))
+        told = shell.out("init", "no", "007", "--root", str(tmp_path / "my agents"), agent=None)
+        assert [mount.agent_id for mount in load_mounts(where / "config/mounts.yaml", shell.environ)] == ["no", "007"]
+    (line,) = [line for line in told.splitlines() if "echo hello" in line]
+    (tmp_path / "my agents/no/avm/memory").mkdir(parents=True)
+    subprocess.run(["sh", "-c", line], check=True, cwd=tmp_path, timeout=LIMIT_S)
+    assert (tmp_path / "my agents/no/avm/memory/hello.md").read_text() == "hello\n"
+
+
 def test_init_writes_nothing_for_a_root_that_cannot_be_used(tmp_path: Path) -> None:
     with configured("embedding: {enabled: false}\n") as where:
         shell = Shell(environment(where))

@@ -51,6 +51,8 @@ def test_closed_and_full_streams_are_an_error_and_no_traceback(alone: Shell) -> 
     assert code == 1 and said.startswith("avm: ") and alone.out("read", "/private/a") == "kept"
     assert bash(alone, "$P ls /none 2>&-")[0] == 1
     assert bash(alone, "$P ls / 2>&- <&-") == (0, alone.out("ls", "/"), "")
+    for line in ("<&-", "<&- >&- 2>&-"):  # a hook never breaks its client
+        assert bash(alone, f"$P hook --client claude -a alice prompt {line}") == (0, "", "")
 
 
 def test_a_daemon_and_an_mcp_server_start_with_all_streams_closed(alone: Shell, tmp_path: Path) -> None:

@@ -239,6 +239,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("graph -f dot", "digraph"),
         Good("graph /shared -f mermaid", "-->|follows|"),
         Good("graph /shared -f graphml", "<graphml"),
+        Good("graph --format png --json", '"nodes"', "edges more nodes path"),
         Bad("graph -f gif", 2, "gif"),
         Bad(f"graph {A}", 2, "directory"),
     ],
@@ -885,3 +886,98 @@ def test_mount_in_the_background_and_where_it_cannot_be(apart: Shell) -> None:
         assert bad == apart.complaint("ls", code=2) and "embedding.enabled: " in bad
         assert not (root / "run/mount.yaml").exists() and not mounted(where)
     assert (full / "file").read_text() == "x"
+
+
+def avm_daemon(shell: Shell, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "avmfs_daemon", *arguments]
+    return subprocess.run(command, env=shell.environ, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_nothing_is_written_to_a_runtime_directory_of_somebody_else(apart: Shell, tmp_path: Path) -> None:
+    """As /tmp/avm-UID, which anybody can have made before that user, with links to that user's files in it."""
+    run = Path(apart.environ["AVM_RUNTIME_DIR"])
+    run.mkdir(mode=0o755)
+    (run / "state.json").write_text('{"mountpoints": {}}')
+    files = {name: tmp_path / name for name in ("mount.yaml", "mount.lock", "daemon.lock", "urgent-alice")}
+    for name, file in files.items():
+        file.write_text("precious\n")
+        (run / name).symlink_to(file)
+    os.chown(run, 65534, 65534)
+    said = apart.complaint("mount", "alice", str(run.parent / "here"), code=1)
+    assert said.startswith(f"avm: {run}: belongs to another user")
+    stopped = avm_daemon(apart, "stop")
+    assert stopped.returncode == 1 and f"{run}: belongs to another user" in stopped.stderr
+    apart.run("write", "/private/a", "x")  # who has written can be told
+    apart.run("tell", "alice", "fire", "-p", "urgent", agent="bob")
+    for _ in range(2):  # it cannot be noted that it was told
+        code, shown = on_a_terminal(apart, "ls", "/shared")
+        assert code == 0 and "fire" in shown
+    assert {name: file.read_text() for name, file in files.items()} == dict.fromkeys(files, "precious\n")
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_of_two_mounts_at_once_one_is_made_and_the_other_says_that_it_is_not(apart: Shell, turn: int) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
+    begun = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "avmfs.cli", "mount", name, str(root / name)],
+            env=apart.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("alice", "bob")
+    }
+    try:
+        until(lambda: any(each.poll() is not None for each in begun.values()))
+        lost, won = sorted(begun, key=lambda name: begun[name].poll() is None)
+        assert begun[lost].returncode == 75 and begun[lost].communicate(timeout=LIMIT_S)[0] == ""
+        line = begun[won].stdout
+        assert line is not None and line.readline() == f"{won} is mounted at {root / won}; Ctrl-C unmounts\n"
+        assert mounted(root / won) and not mounted(root / lost)
+        reloaded = avm_daemon(apart, "reload")
+        assert reloaded.returncode == 0 and mounted(root / won), reloaded
+        begun[won].terminate()
+        assert begun[won].wait(LIMIT_S) == 0
+    finally:
+        for each in begun.values():
+            each.terminate()
+            each.communicate(timeout=300)
+
+
+def test_a_mount_of_another_store_leaves_the_running_one_its_list(apart: Shell, tmp_path: Path) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
+    apart.run("mount", "alice", str(root / "here"), "--background")
+    try:
+        other = ("--db", str(tmp_path / "x.db"), "mount", "bob", str(root / "there"))
+        said = apart.complaint(*other, code=75)
+        assert said.startswith(f"avm: {root}/run: the daemon of another store has it"), said
+        reloaded = avm_daemon(apart, "reload")
+        assert reloaded.returncode == 0 and mounted(root / "here") and not mounted(root / "there"), reloaded
+    finally:
+        assert avm_daemon(apart, "stop").returncode == 0
+
+
+def test_a_mountpoint_that_mounts_yaml_takes_for_another_is_refused(apart: Shell, tmp_path: Path) -> None:
+    said = apart.complaint("mount", "alice", f"{tmp_path}/$LC_ALL", code=2)
+    assert f"({tmp_path}/C.UTF-8)" in said and not (tmp_path / "C.UTF-8").exists()
+
+
+def test_the_doctor_finds_nothing_wrong_beside_a_mount_and_beside_a_daemon_that_runs_elsewhere(apart: Shell) -> None:
+    root = Path(apart.environ["AVM_CONFIG_DIR"]).parent
+    apart.run("init", "alice", "bob", "--root", str(root / "agents"))
+    apart.run("mount", "alice", str(root / "here"), "--background")
+    try:
+        assert b"not mounted" not in apart.run("doctor").stdout
+    finally:
+        avm_daemon(apart, "stop")
+    elsewhere = Shell({**apart.environ, "AVM_RUNTIME_DIR": str(root / "elsewhere")})
+    started = avm_daemon(elsewhere, "start", "--daemon")
+    try:
+        assert started.returncode == 0, started
+        told = json.loads(apart.out("doctor", "--json"))
+        (daemon,) = [each for each in told if each["about"] == "daemon"]
+        assert daemon["state"] == "ok" and str(root / "elsewhere") in daemon["says"]
+    finally:
+        avm_daemon(elsewhere, "stop")

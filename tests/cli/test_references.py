@@ -25,6 +25,12 @@ def test_the_reference_has_every_command_as_its_help_prints_it(alone: Shell) -> 
     assert " ".join(rest.split()) in " ".join(text.split())
 
 
+def test_help_can_be_printed_in_any_encoding(alone: Shell) -> None:
+    assert references.cli_page().isascii()
+    said = Shell({**alone.environ, "PYTHONIOENCODING": "iso-8859-1"}).out("sync", "--help", agent=None)
+    assert "conflict ..." in " ".join(said.split())
+
+
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man here")
 @pytest.mark.parametrize("name", references.PROGRAMS)
 def test_man_shows_the_page_without_a_warning(name: str) -> None:

@@ -322,6 +322,20 @@ def test_a_foreign_database_is_refused(daemon: Daemon) -> None:
     assert not daemon.mounted("alice")
 
 
+@pytest.mark.logs("another name of the directory")
+def test_a_second_name_of_one_directory_is_refused_at_a_start_too(daemon: Daemon) -> None:
+    (daemon.root / "way").symlink_to(daemon.root)
+    daemon.mounts("alice")  # to be unmounted at the end
+    places = {"alice": daemon.at("alice"), "bob": daemon.root / "way/alice"}
+    lines = [f"  - {{mountpoint: {place}, agent_id: {agent}}}\n" for agent, place in places.items()]
+    (daemon.config / "mounts.yaml").write_text("mounts:\n" + "".join(lines))
+    said = daemon.command("start", "--daemon", expect=1)
+    assert f"mount bob: {places['bob']}: another name of the directory of mount alice" in said
+    (daemon.at("alice") / "private/own.md").write_text("alice's")
+    assert (daemon.state("alice"), daemon.state("bob")) == ("ready", "failed")
+    assert daemon.avm("read", "/private/own.md", agent="alice").stdout == "alice's"
+
+
 @pytest.mark.logs("the directory is not empty")
 def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")

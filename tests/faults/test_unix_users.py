@@ -305,6 +305,23 @@ print(json.dumps([said(ask, "alice"), said(ask, "bob")]))
     assert machine.python("alice", code) == [SECRET, errno.EACCES]
 
 
+def test_hooks_and_completion_reach_the_daemon_of_another_user(machine: Machine) -> None:
+    hook = f"echo '{{}}' | AVM_HOOK_S=100 {sys.executable} -m avmfs.cli hook --client claude -a alice session-start"
+    assert "you are alice." in machine.told("alice", "sh", "-c", hook)
+    typed = "import sys; sys.argv[0] = 'avm'; from avmfs.cli.main import main; main()"
+    asked = ("env", "_AVM_COMPLETE=bash_complete", "COMP_WORDS=avm read /sha", "COMP_CWORD=2")
+    # A shell waits for it for a second: on a busy machine that may be too short.
+    wait(lambda: "/shared/" in machine.told("alice", *asked, sys.executable, "-c", typed, agent="alice"))
+
+
+def test_the_doctor_of_a_user_who_may_not_look_at_the_store_tells_of_all_else(machine: Machine) -> None:
+    doctor = machine.done("alice", sys.executable, "-m", "avmfs.cli", "--json", "doctor", agent="alice")
+    found = {each["about"]: each for each in json.loads(doctor.stdout or "[]")}
+    assert doctor.returncode == 1 and "/dev/fuse" in found, doctor
+    assert found["store"]["todo"] == "run it as the user whose store it is", found
+    assert not [each for each in found.values() if "not mounted" in each["says"]]
+
+
 def test_a_killed_mount_comes_back_with_its_fence(machine: Machine) -> None:
     before = next(mount for mount in machine.status()["mounts"] if mount["agent_id"] == "alice")
     os.kill(before["pid"], 9)

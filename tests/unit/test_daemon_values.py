@@ -23,7 +23,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from avmfs_config import Settings, default_settings
+from avmfs_config import Mount, Settings, default_settings
 from avmfs_config.gossip import Endpoint
 from avmfs_config.http import HttpSettings
 from avmfs_daemon import child_runtime, control, fdstore_client, forkserver, runtime, status_text, supervisor
@@ -323,9 +323,8 @@ def test_a_holder_that_cannot_be_replaced_is_tried_again(
 
 def test_a_mount_whose_directory_cannot_be_looked_at_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mountpoint, "prepare", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
-    of = Mock(**{"_takeover.bequeath.return_value": False})
-    Supervisor._add(of, Mock(uid=None))
-    (child,) = of._children.add.call_args.args
+    child = Child("mount alice", "mount", Mount(Path("/m/alice"), "alice"))
+    Takeover.give_directory(Mock(_inherited={}), child, [])
     assert child.state == "failed" and "Too many open files" in child.error
 
 

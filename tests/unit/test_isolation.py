@@ -166,3 +166,33 @@ def test_the_doctor_sees_a_mount_that_is_not_there(tmp_path: Path) -> None:
     escaped = str(point).replace(" ", "\\040")
     table.write_text(f"36 22 0:41 / {escaped} rw,nosuid - fuse avm rw\n")
     assert not list(needs.place(mount, True, table)) and not list(needs.place(mount, False, table))
+
+
+def test_the_doctor_finds_a_mount_by_any_name_of_its_folder(tmp_path: Path) -> None:
+    """The table has the name without symbolic links, and names of other mounts that are no UTF-8."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    table = tmp_path / "mountinfo"
+    table.write_bytes(b"30 22 0:40 / /media/B\xfccher rw - cifs x rw\n")
+    mount = replace(ALICE, mountpoint=tmp_path / "link/alice")
+    assert [each.state for each in needs.place(mount, True, table)] == ["problem"]
+    with table.open("ab") as file:
+        file.write(b"36 22 0:41 / %s/real/alice rw,nosuid - fuse avm rw\n" % os.fsencode(tmp_path))
+    assert not list(needs.place(mount, True, table))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_the_doctor_says_of_a_mountpoint_that_a_killed_daemon_guards_what_opens_it(tmp_path: Path) -> None:
+    table, point = tmp_path / "mountinfo", tmp_path / "alice"
+    table.touch()
+    point.mkdir(mode=0)
+    for path in (tmp_path, *tmp_path.parents):
+        if path.is_relative_to(tmp_path.parents[2]) and path != Path("/tmp"):
+            path.chmod(0o755)
+    os.chown(point, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        (found,) = needs.place(replace(ALICE, mountpoint=point), False, table)
+    finally:
+        os.seteuid(0)
+    assert found.state == "note" and "Permission denied" in found.says and "the next start opens it" in found.todo

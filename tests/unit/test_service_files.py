@@ -7,11 +7,14 @@ import plistlib
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from avmfs_daemon import service
 from avmfs_daemon.service import ServiceProblem
+from avmfs_daemon.setup import install_service
+from click.testing import CliRunner
 
 ODD = "/opt/a b/100% $HOME \"q\" 'p' \\x;#/avm-daemon"
 
@@ -61,8 +64,9 @@ def test_the_unit_names_this_program_and_this_configuration(tmp_path: Path, prog
 def test_nothing_of_who_installs_it_is_in_the_service(
     tmp_path: Path, program: list[str], platform: service.Platform
 ) -> None:
-    """Others can read the file: an API key is a secret, and the daemon is nobody's client."""
+    """Others can read the file: keys and tokens are secrets, and the daemon is nobody's client."""
     own = {"AVM_AGENT": "alice", "AVM_API_KEY": "avm_secret", "AVM_AT": "https://far", "AVM_CA": "/ca.pem"}
+    own |= {"AVM_MCP_TOKEN": "bearer", "AVM_OF_LATER": "unheard of"}
     text = made(platform, tmp_path, program, AVM_CONFIG_DIR="/c", **own).text
     assert "AVM_CONFIG_DIR" in text and not [each for pair in own.items() for each in pair if each in text]
 
@@ -86,6 +90,21 @@ def test_the_machine_s_unit_runs_under_its_own_user_in_the_system_s_places(tmp_p
     for bad in ("root", "a b", "", "x\n", "-x", "Alice"):
         with pytest.raises(ServiceProblem):
             service.make_system(program, {}, bad)
+
+
+def test_a_program_that_the_machine_s_user_does_not_get_to_is_refused(
+    tmp_path: Path, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what uv and pipx install for root."""
+    (tmp_path / "closed").mkdir(mode=0o700)
+    inside = tmp_path / "closed/avm-daemon"
+    shutil.copy(program[0], inside)
+    monkeypatch.setattr(sys, "argv", [str(inside)])
+    done = CliRunner().invoke(install_service, ["--platform", "systemd", "--system", "nobody-yet", "--dry-run"])
+    assert done.exit_code == 1 and "nobody-yet cannot get through " in done.output and "/opt" in done.output
+    for name, value in {"argv": ["/bin/sh"], "prefix": "/usr", "executable": "/bin/sh"}.items():
+        monkeypatch.setattr(sys, name, value)
+    service.check_reach(["/bin/sh"], "nobody-yet")
 
 
 def test_the_daemon_finds_programs_only_where_nobody_else_can_put_them(tmp_path: Path, program: list[str]) -> None:
@@ -130,6 +149,19 @@ def test_the_property_list_says_the_same(tmp_path: Path) -> None:
     assert read["EnvironmentVariables"] == {"AVM_DB": "<&>", "PATH": "/bin"}
     assert read["KeepAlive"] == {"SuccessfulExit": False} and read["RunAtLoad"] is True and read["Umask"] == 0o077
     assert read["StandardErrorPath"] == str(tmp_path / "log") and str(found.path) in found.following
+
+
+def test_a_name_that_is_relative_to_where_it_is_installed_means_the_same_to_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name, given in {"AVM_DB": "x.db", "AVM_CONFIG_DIR": "./conf", "AVM_DATA_DIR": ""}.items():
+        monkeypatch.setenv(name, given)
+    done = CliRunner().invoke(install_service, ["--platform", "systemd", "--print"])
+    lines = done.output.splitlines()
+    assert {f'Environment="AVM_DB={tmp_path}/x.db"', f'Environment="AVM_CONFIG_DIR={tmp_path}/conf"'} <= set(lines)
+    assert "AVM_DATA_DIR" not in done.output and done.exit_code == 0
 
 
 def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program: list[str]) -> None:

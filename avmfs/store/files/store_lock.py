@@ -23,7 +23,7 @@ class StoreLock:
     """The lock beside the database: a daemon holds it for its life, direct mode for one command.
 
     flock(2) belongs to the open file, so it ends with its last holder, however that dies. The file
-    tells who holds it: {"pid", "socket"}.
+    tells who holds it: {"pid", "socket"}, of a daemon also {"mounts_file"}.
 
     It is blank only when its last holder has said that whatever it committed is on the disk. That needs neither room
     nor a sync: after power loss there is nothing in memory that is not on the disk.

@@ -8,6 +8,7 @@ Owns the quoting of both formats and where they go. The files beside this module
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 from xml.sax.saxutils import escape
 
-from avmfs.api.autostart import ASKERS
+from avmfs.cli.needs import closed_to
 from avmfs.transfer.files import output
 
 Platform = Literal["systemd", "launchd"]
@@ -26,8 +27,11 @@ Platform = Literal["systemd", "launchd"]
 MARK = "Written by `avm-daemon install-service`"
 UNIT, PLIST = "avm-daemon.service", "org.avmfs.daemon.plist"
 SYSTEM_UNIT = "avm-daemon.system.service"
-# What finds the same configuration, programs and weights as the shell that installs.
-KEPT = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+# What finds the same configuration, programs and weights as the shell that installs. Others can read the file: no
+# variable that may be a secret is in it.
+_PLACES = ("AVM_CONFIG", "AVM_CONFIG_DIR", "AVM_DATA_DIR", "AVM_DB", "AVM_MOUNTS", "AVM_RUNTIME_DIR")
+_PROGRAMS = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+KEPT = frozenset({*_PLACES, *_PROGRAMS, "AVM_AUTOSTART", "AVM_FRONT_END", "AVM_HOLD_S"})
 
 # The machine's daemon finds no program in a directory of whoever installs it.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -76,11 +80,7 @@ class Service:
 def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str], home: Path, log: Path) -> Service:
     """The service that runs ``command`` (the daemon's, without `start`). Raises ServiceProblem for a value that the
     format cannot hold."""
-    kept = {
-        name: value
-        for name, value in sorted(environ.items())
-        if value and (name in KEPT or (name.startswith("AVM_") and name not in ASKERS))
-    }
+    kept = {name: value for name, value in sorted(environ.items()) if value and name in KEPT}
     if "PATH" in kept:
         kept["PATH"] = os.pathsep.join(each for each in kept["PATH"].split(os.pathsep) if not _is_anybodys(each))
     for value in (*command, *kept.values(), os.fspath(log)):
@@ -125,6 +125,21 @@ def make_system(command: Sequence[str], environ: Mapping[str, str], user: str) -
         ENVIRONMENT="\n".join(f"Environment={_for_systemd(f'{name}={value}')}" for name, value in values.items()),
     )
     return Service(Path("/etc/systemd/system") / UNIT, text, SYSTEM_NEXT.format(user=user))
+
+
+def check_reach(command: Sequence[str], user: str) -> None:
+    """Raises ServiceProblem where that user could not start it, as what uv and pipx put into root's home."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        uid = -1  # still to be made
+    program, interpreter = Path(command[0]), Path(sys.executable)
+    for folder in (program.parent, program.resolve().parent, Path(sys.prefix), interpreter.resolve().parent):
+        if (closed := closed_to(folder, uid)) is not None:
+            raise ServiceProblem(
+                f"{user} cannot get through {closed} to {folder}: install avmfs where it can, as in a venv below /opt"
+                " (uv: UV_TOOL_DIR and UV_PYTHON_INSTALL_DIR, pipx: PIPX_HOME)"
+            )
 
 
 def put(service: Service, *, force: bool) -> bool:
