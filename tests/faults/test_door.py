@@ -291,7 +291,7 @@ def test_long_work_keeps_nobody_else_waiting_and_ends_with_its_client(served: Da
 def test_who_waits_for_a_change_ends_with_its_client(served: Daemon) -> None:
     client = door(served)
     seen = client.call("watch")
-    arguments = {"since": seen["seq"] + 10**6, "unread": seen["unread"], "wait": 60.0}
+    arguments = {"since": seen["seq"], "unread": seen["unread"], "wait": 60.0}
     threads = f"/proc/{served.family()['door']}/task"
     idle = len(os.listdir(threads))
     clients = [raw(served) for _ in range(5)]
