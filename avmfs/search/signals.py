@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from avmfs.localtime import DAY_NS, HOUR_NS
 from avmfs.search import lexical
+from avmfs.store.index import allocator
 from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
 
@@ -38,6 +39,7 @@ TURNS: Final = 0.4
 ASKING: Final = 0.05
 """Share of what a voice says that are questions, from which it is a person's."""
 
+MANY: Final = 2048  # passages of a table of which figures and columns leave much memory behind
 _QUESTION: Final = 2000  # characters of a question in which names are looked for
 _NAME: Final = re.compile(r"(?P<name>[^\W\d_]\w*)(?P<of>['’]s\b)?")
 _FULL_NAME: Final = re.compile(r"\b(?:you[ -])+(?=your?\b)")
@@ -109,23 +111,29 @@ def dialogue(table: Columns) -> Floats:
     """How much the session of each passage of the table (n,) is talk, 0 to 1: people take turns, come back, and ask,
     there or elsewhere. Notes that are headed by their matter ("Redis: …", "fix: …") do one or the other, not all."""
     if "dialogue" not in table.columns:
-        headed, voices = table.voices > 0, np.maximum(table.voices, 0)
-        follows = np.flatnonzero(headed & (table.previous >= 0))
-        before = table.voices[table.previous[follows]]
-        turn = np.zeros(len(headed))
-        turn[follows] = (before > 0) & (before != table.voices[follows])
-        asks = np.bincount(voices, (table.flags & speech.ASKS) != 0) / np.maximum(np.bincount(voices), 1)
-        person = headed * np.clip(asks[voices] / ASKING, 0, 1)
-        # A pair as one number, sorted: np.unique of pairs is most of what a question after a write would cost.
-        most = int(voices.max(initial=0)) + 1
-        pairs = np.sort(table.sessions[headed].astype(np.int64) * most + voices[headed])
-        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
-        count = int(table.sessions.max(initial=-1)) + 1
-        sizes = np.maximum(np.bincount(table.sessions, minlength=count), 1)
-        turns, people = (np.bincount(table.sessions, each, count) for each in (turn, person))
-        back = turns - np.maximum(np.bincount(pairs // most, minlength=count), 1) + 1  # not who speaks once
-        table.columns["dialogue"] = (np.clip(back / sizes / TURNS, 0, 1) * people / sizes)[table.sessions]
+        table.columns["dialogue"] = _dialogue(table)
+        if len(table.passages) > MANY:
+            allocator.trim()  # it is the last that a question makes of a new table
     return table.columns["dialogue"]
+
+
+def _dialogue(table: Columns) -> Floats:
+    headed, voices = table.voices > 0, np.maximum(table.voices, 0)
+    follows = np.flatnonzero(headed & (table.previous >= 0))
+    before = table.voices[table.previous[follows]]
+    turn = np.zeros(len(headed))
+    turn[follows] = (before > 0) & (before != table.voices[follows])
+    asks = np.bincount(voices, (table.flags & speech.ASKS) != 0) / np.maximum(np.bincount(voices), 1)
+    person = headed * np.clip(asks[voices] / ASKING, 0, 1)
+    # A pair as one number, sorted: np.unique of pairs is most of what a question after a write would cost.
+    most = int(voices.max(initial=0)) + 1
+    pairs = np.sort(table.sessions[headed].astype(np.int64) * most + voices[headed])
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+    count = int(table.sessions.max(initial=-1)) + 1
+    sizes = np.maximum(np.bincount(table.sessions, minlength=count), 1)
+    turns, people = (np.bincount(table.sessions, each, count) for each in (turn, person))
+    back = turns - np.maximum(np.bincount(pairs // most, minlength=count), 1) + 1  # not who speaks once
+    return np.asarray((np.clip(back / sizes / TURNS, 0, 1) * people / sizes)[table.sessions])
 
 
 def speaker(table: Columns, at: Places, question: Asked) -> Floats:

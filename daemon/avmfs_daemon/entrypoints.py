@@ -280,7 +280,9 @@ def open_memory(
     from avmfs.memory import Memory
     from avmfs.providers.live import SOCKET, RemoteAsker
     from avmfs.services import composed
+    from avmfs.store.index import allocator
 
+    allocator.one_heap()
     store = _store(spec, spec.index_socket)
 
     def asker() -> RemoteAsker:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.lru import LRU
-from avmfs.store.index import allocator
 from avmfs.store.index.columns import ROW, Columns, arrange, merged, ordered, picked
 from avmfs.store.index.hit_cache import HitCache
 from avmfs.store.index.postings import PostingsCache
@@ -58,8 +57,6 @@ class PassageColumns:
                 chosen = self._rows if seen.all() else picked(self._rows, seen)
                 table = arrange(chosen, self._voices_of)
                 self._views.put(scopes, (table, int(chosen["expires"].min(initial=_NEVER))))
-                if len(chosen) > _PIECE:
-                    allocator.trim()
             return table
 
     def _catch_up(self, db: apsw.Connection) -> None:
