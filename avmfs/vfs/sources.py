@@ -16,9 +16,6 @@ from avmfs.vfs.address import Address, Real, ViewOf
 from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.live_handle import LiveHandle
 
-# Views of a file that show its bytes, or what they say.
-_FRESH = ("data", "delta", "diff", "annotated", "blame", "related", "synthesis", "verify")
-
 
 class Sources:
     """Of one tree."""
@@ -55,7 +52,7 @@ class Sources:
 
     def fresh(self, found: Address) -> None:
         """Before it is opened. Raises what the source comes to."""
-        if isinstance(found, ViewOf) and found.node.kind is Kind.FILE and found.view.name not in _FRESH:
+        if isinstance(found, ViewOf) and found.node.kind is Kind.FILE and not found.view.shows_bytes:
             return
         if self._live is not None and isinstance(found, Real | ViewOf) and self.awaits(found.node):
             with self._errors:

@@ -100,7 +100,7 @@ def version_text() -> str:
         return str(project["project"]["version"])
 
 
-@view("data", "file", summary="its bytes, as they are", past=True)
+@view("data", "file", summary="its bytes, as they are", past=True, shows_bytes=True)
 def data(ctx: Context) -> bytes:
     return _bytes(ctx)
 
@@ -118,7 +118,7 @@ def info(ctx: Context) -> str:
     return lines((f"{name:<{wide}}  {may:<{deep}}  {summary}" for name, may, summary in found), "no views")
 
 
-@view("annotated", "file", summary="its bytes, below a banner of unread urgent messages")
+@view("annotated", "file", summary="its bytes, below a banner of unread urgent messages", shows_bytes=True)
 def annotated(ctx: Context) -> bytes:
     with ctx.memory.reading() as reader:
         above = heading(reader, reader.node(ctx.node.id))

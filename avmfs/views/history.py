@@ -66,7 +66,7 @@ def _version(ctx: Context, version: Version, before: int | None) -> str:
     )
 
 
-@view("blame", "file", summary="of each line, with which version it came, and whose", past=True)
+@view("blame", "file", summary="of each line, with which version it came, and whose", past=True, shows_bytes=True)
 def blame(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = attributed(reader, reader.document(node := reader.node(ctx.node.id)))
@@ -98,7 +98,13 @@ def attributed(reader: Reader, document: Document) -> list[tuple[Version, str]]:
     return found
 
 
-@view("diff", "file", summary="unified diff between two versions; as it stands, of the last change", past=True)
+@view(
+    "diff",
+    "file",
+    summary="unified diff between two versions; as it stands, of the last change",
+    past=True,
+    shows_bytes=True,
+)
 def diff(
     ctx: Context,
     *,
@@ -129,7 +135,13 @@ def _bytes(reader: Reader, document: int, number: int) -> bytes:
 # :delta ----------------------------------------------------------------------------------------------------
 
 
-@view("delta", "file", "directory", summary="what is new since this agent's mark; `peek=1` leaves the mark")
+@view(
+    "delta",
+    "file",
+    "directory",
+    summary="what is new since this agent's mark; `peek=1` leaves the mark",
+    shows_bytes=True,
+)
 def delta(ctx: Context, *, peek: bool = False) -> Rendered:
     data, at_end = _of_directory(ctx) if ctx.node.kind is Kind.DIRECTORY else _of_file(ctx)
     return Rendered(data, None if peek else at_end)

@@ -69,7 +69,8 @@ class View:
     that undoes it; ``check`` says early whether text so far can ever be right (raises Invalid); False: more must come.
     ``empty_write``: opening for writing and closing, or touching, is a write; text means nothing where there is no
     ``check`` then. ``once``: of what comes in several writes ``write`` gets each line once, not with those before it;
-    it may say so of a text. ``past``: there is one of a node as it was, too."""
+    it may say so of a text. ``past``: there is one of a node as it was, too. ``shows_bytes``: it shows a file's bytes,
+    or says something of them, so those of live content are fetched first."""
 
     name: str
     on: frozenset[On]
@@ -78,6 +79,7 @@ class View:
     query: Query
     prose: bool = False
     past: bool = False
+    shows_bytes: bool = False
     write: _Write | None = None
     check: Callable[[str], object] | None = None
     empty_write: bool = False
@@ -120,14 +122,15 @@ _VIEWS: dict[str, View] = {}
 
 
 def view(
-    name: str, *on: On, summary: str, prose: bool = False, past: bool = False
+    name: str, *on: On, summary: str, prose: bool = False, past: bool = False, shows_bytes: bool = False
 ) -> Callable[[Callable[..., str | bytes | Rendered]], Callable[..., str | bytes | Rendered]]:
     """Register a reader. Its first parameter is the Context; the others, keyword-only, are the query."""
 
     def register(function: Callable[..., str | bytes | Rendered]) -> Callable[..., str | bytes | Rendered]:
         if name in _VIEWS:
             raise ValueError(f"view :{name} is registered twice")
-        _VIEWS[name] = View(name, frozenset(on), summary, function, Query(function, f":{name}"), prose, past)
+        query = Query(function, f":{name}")
+        _VIEWS[name] = View(name, frozenset(on), summary, function, query, prose, past, shows_bytes)
         return function
 
     return register

@@ -43,7 +43,13 @@ class _Sentence:
     place: int
 
 
-@view("synthesis", "directory", "file", summary="what several memories say on `q`, sentence by sentence, cited")
+@view(
+    "synthesis",
+    "directory",
+    "file",
+    summary="what several memories say on `q`, sentence by sentence, cited",
+    shows_bytes=True,
+)
 def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, Range(1, 100)] = 12) -> str:
     memory = ctx.memory
     with memory.reading() as reader:
@@ -112,7 +118,7 @@ ASKED: Final = 2000
 """Characters of the file that stand for it as a question."""
 
 
-@view("related", "file", summary="files linked with it, `depth` links deep, then files like it")
+@view("related", "file", summary="files linked with it, `depth` links deep, then files like it", shows_bytes=True)
 def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Annotated[int, Range(0, 100)] = 10) -> str:
     memory = ctx.memory
     with memory.reading() as reader:

@@ -62,7 +62,12 @@ class Verdict:
         return f"{self.state}  {cited}" + (f"  {self.about}" if self.about else "")
 
 
-@view("verify", "file", summary="what it cites as [/path@VERSION]: whether that stands, was changed, is gone")
+@view(
+    "verify",
+    "file",
+    summary="what it cites as [/path@VERSION]: whether that stands, was changed, is gone",
+    shows_bytes=True,
+)
 def verify(ctx: Context, *, q: str | None = None) -> str:
     with ctx.memory.reading() as reader:
         data = whole(reader, reader.node(ctx.node.id))

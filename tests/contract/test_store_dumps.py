@@ -1,7 +1,6 @@
 """Stores that earlier versions made, from dumps beside this file, and what the migrations make of them.
 
-``stores/make.py`` wrote each dump with the code of its version; none is ever edited. The one of today's version was
-written before TABLES last changed, so that it is as those are that stand on people's disks.
+``stores/make.py`` wrote each dump with the code of its version; none is ever edited.
 """
 
 from __future__ import annotations

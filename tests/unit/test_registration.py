@@ -21,34 +21,34 @@ TREE = Path(__file__).parents[2]
 ADDED = {
     "views/about.py": """
 
-@view("words", "file", summary="how many words it has")
-def words(context: Context) -> str:
+@view("zzadded", "file", summary="how many words it has")
+def zzadded(context: Context) -> str:
     return "2"
 """,
     "cli/files.py": """
 
-@subcommand("words", "Count the words of a file.")
-def count_words(ctx: click.Context) -> None:
+@subcommand("zzadded", "Count the words of a file.")
+def count_zzadded(ctx: click.Context) -> None:
     '''Count.'''
     print("two", ctx.info_name)
 """,
     "rpc/files.py": """
 
 @method
-def words(memory: Memory) -> int:
+def zzadded(memory: Memory) -> int:
     return 2
 """,
     "mcp/files.py": """
 
 @tool("Count words", reads=True)
-def avm_words(call: Call, text: str) -> Answer[Any]:
+def avm_zzadded(call: Call, text: str) -> Answer[Any]:
     '''Count.'''
     raise AssertionError
 """,
     "store/commands/auditing.py": """
 
 @command
-def words(tx: Tx) -> int:
+def zzadded(tx: Tx) -> int:
     return 2
 """,
 }
@@ -74,11 +74,11 @@ def run(place: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "asked",
     [
-        "from avmfs import paths, views; assert 'words' in {each.name for each in views.all_views()}"
-        "; assert paths.parse_view(b'n.md:words') and not paths.parse_view(b'n.md:word')",
-        "from avmfs.rpc import methods; assert 'words' in methods.names()",
-        "from avmfs.mcp.registry import tools; assert 'avm_words' in tools()",
-        "from avmfs.store import commands; assert 'words' in commands.names()",
+        "from avmfs import paths, views; assert 'zzadded' in {each.name for each in views.all_views()}"
+        "; assert paths.parse_view(b'n.md:zzadded') and not paths.parse_view(b'n.md:zzadde')",
+        "from avmfs.rpc import methods; assert 'zzadded' in methods.names()",
+        "from avmfs.mcp.registry import tools; assert 'avm_zzadded' in tools()",
+        "from avmfs.store import commands; assert 'zzadded' in commands.names()",
     ],
     ids=["view", "method", "tool", "command"],
 )
@@ -87,9 +87,9 @@ def test_a_decorator_alone_registers(added: Path, asked: str) -> None:
 
 
 def test_a_subcommand_needs_its_decorator_alone(added: Path) -> None:
-    assert run(added, "-m", "avmfs.cli", "words") == "two words\n"
+    assert run(added, "-m", "avmfs.cli", "zzadded") == "two words\n"
     lines = run(added, "-m", "avmfs.cli", "--help").splitlines()
-    assert lines[-1].split(maxsplit=1) == ["words", "Count the words of a file."]
+    assert lines[-1].split(maxsplit=1) == ["zzadded", "Count the words of a file."]
 
 
 def test_what_is_read_from_the_sources_is_what_importing_registers() -> None:

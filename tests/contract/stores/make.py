@@ -1,6 +1,7 @@
 """Write a dump of a small store, as the code that Python finds makes it: ``python make.py v11.sql``.
 
-A dump is made once, by the code before a change of the schema, and never edited: test_store_dumps.py opens each.
+A dump is made once, by the code that has this version of the schema first, and never edited: test_store_dumps.py opens
+each.
 """
 
 from __future__ import annotations
