@@ -87,7 +87,7 @@ def test_a_decorator_alone_registers(added: Path, asked: str) -> None:
 
 
 def test_a_subcommand_needs_its_decorator_alone(added: Path) -> None:
-    assert run(added, "-m", "avmfs.cli", "zzadded") == "two words\n"
+    assert run(added, "-m", "avmfs.cli", "zzadded") == "two zzadded\n"
     lines = run(added, "-m", "avmfs.cli", "--help").splitlines()
     assert lines[-1].split(maxsplit=1) == ["zzadded", "Count the words of a file."]
 
