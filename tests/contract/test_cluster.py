@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from dataclasses import replace
@@ -336,6 +337,34 @@ def test_a_store_for_which_there_is_no_room_is_not_joined(
     assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
     cluster.join(b, log, POLICY)
     assert not differing(a, b)
+
+
+def test_a_store_of_before_for_whose_copy_there_is_no_room_stays_and_nothing_is_left_of_the_join(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "a" / "avm.db", log)
+    b = tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    pages = b.stat().st_size // PAGE
+    shared(b, log, "two.md")
+    log._server.records.pop()
+    log._server.newest -= 1
+    before, copy = life(b), loss_check.copy
+
+    def filling(path: Path, to: Path, lost: list[int] | None = None) -> None:
+        copy(path, to, lost)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="and a copy of the store of before"):
+        disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 14, f_bavail=256 + pages * 3 // 2)
+        small.setattr(os, "statvfs", lambda path: disk)
+        cluster.join(b, log, POLICY)
+    with monkeypatch.context() as taken, pytest.raises(OSError, match="No space"):
+        taken.setattr(loss_check, "copy", filling)
+        cluster.join(b, log, POLICY)
+    assert loss_check.rescued(b) == [] and not list(b.parent.glob("*.joined")) and life(b) == before
+    cluster.join(b, log, POLICY)
+    assert len(loss_check.rescued(b)) == 1 and life(b) != before
 
 
 def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:
