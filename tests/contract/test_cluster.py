@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import time
 from dataclasses import replace
@@ -21,6 +22,7 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
 from avmfs.agents.repairing import repair
+from avmfs.cli import session
 from avmfs.cli.main import avm
 from avmfs.cli.storing import storing
 from avmfs.errors import Busy, Exists, Invalid, NoSpace, NotFound, ReadOnly, Stale, StoreFailed
@@ -119,7 +121,7 @@ def test_without_a_daemon_a_shared_store_whose_last_rows_are_in_no_batch_is_read
 
 
 def test_what_has_no_words_yet_keeps_no_search_from_answering_where_nothing_can_be_written(
-    tmp_path: Path, log: MemoryLog
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, settings = tmp_path / "a" / "avm.db", default_settings()
     with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
@@ -134,8 +136,23 @@ def test_what_has_no_words_yet_keeps_no_search_from_answering_where_nothing_can_
         for asked in ("/memory/:recall?q=falcon", "/memory/:search?q=falcon"):
             text = bytes(door.call("read", path=asked)["data"]).decode()
             assert text.startswith("# ") and "index lacks" in text.splitlines()[0] and "nests high" in text
-        assert b"one.md" in door.call("read", path="/memory/:timeline")["data"]
-        assert "index lacks" in door.call("who", q="falcon")["degraded"]
+        for view in ("timeline", "cold?days=0", "digest", "topics", "topics?name=falcon"):
+            lines = bytes(door.call("read", path=f"/memory/:{view}")["data"]).decode().splitlines()
+            assert lines[0].startswith("# the words' index lacks"), view
+            assert any("one.md" in line for line in lines) or view.startswith("topics")
+        asks: list[tuple[str, dict[str, Any]]] = [
+            ("who", {"q": "falcon"}),
+            ("timeline", {}),
+            ("timeline", {"cold": True}),
+            ("digest", {}),
+            ("topics", {}),
+            ("topics", {"name": "falcon"}),
+        ]
+        for method, arguments in asks:
+            assert "index lacks" in door.call(method, **arguments)["degraded"]
+        monkeypatch.setattr(session, "door", lambda: contextlib.nullcontext(door))
+        told = CliRunner().invoke(avm, ["topics", "--json"])
+        assert told.stderr.startswith("# the words' index lacks") and isinstance(json.loads(told.stdout), list)
 
 
 def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(
