@@ -102,7 +102,7 @@ def fetch_(targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
 def timeline_(memory: Door, path: str, days: float, limit: int) -> None:
     """What was noted below PATH in the last days, newest first."""
     found = memory.call("timeline", path=path, days=days, limit=limit)
-    show({"notes": found["notes"], "more": found["more"]}, found["text"])
+    show({name: found[name] for name in ("notes", "more", "degraded")}, found["text"])
 
 
 @subcommand("cold", "What has not been touched for long.")
@@ -112,7 +112,7 @@ def timeline_(memory: Door, path: str, days: float, limit: int) -> None:
 def cold_(memory: Door, path: str, days: float, limit: int) -> None:
     """Notes below PATH that nobody has changed for long, oldest first: what to archive, or to look at again."""
     found = memory.call("timeline", path=path, days=days, limit=limit, cold=True)
-    show({"notes": found["notes"], "more": found["more"]}, found["text"])
+    show({name: found[name] for name in ("notes", "more", "degraded")}, found["text"])
 
 
 @subcommand("explore", "What a file is linked with, hop by hop.")
@@ -243,7 +243,9 @@ def ask_(question: tuple[str, ...], max_tokens: int | None, to: str | None, forw
 @click.argument("path", default="/memory")
 @click.option("--name", metavar="TOPIC", help="The files of one topic, newest first.")
 @click.option("--limit", "-n", default=30, help="At most so many.", show_default=True)
-def topics_(memory: Door, path: str, name: str | None, limit: int) -> None:
+def topics_(ctx: click.Context, memory: Door, path: str, name: str | None, limit: int) -> None:
     """What the files below PATH are about."""
     found = memory.call("topics", path=path, name=name, limit=limit)
+    if ctx.obj.as_json:  # a list, which cannot say so itself
+        click.echo(notice(found["degraded"]), err=True, nl=False)
     show(found["files"] if name is not None else found["topics"], found["text"])

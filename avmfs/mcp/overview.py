@@ -9,6 +9,8 @@ from pydantic import Field
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.node import notice
 
+Latest = Annotated[str | None, Field(description="Why the latest changes had no part in it.")]
+
 
 class Topic(Result):
     topic: str
@@ -24,6 +26,7 @@ class AboutTopic(Result):
 class Topics(Result):
     topics: list[Topic]
     files: list[AboutTopic] = Field(description="The files of one topic, newest first, where one was named.")
+    degraded: Latest
 
 
 @tool("Topics", reads=True)
@@ -108,6 +111,7 @@ class Digest(Result):
     disputes: list[Disputed]
     cold: list[Noted]
     more: Left = Field(description="How many of each were left out.")
+    degraded: Latest
 
 
 @tool("Digest", reads=True)

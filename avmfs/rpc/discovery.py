@@ -54,14 +54,16 @@ def privacy(memory: Memory, mode: str | None = None, agent: str | None = None) -
 def topics(memory: Memory, path: str = "/", name: str | None = None, limit: Limit = 30) -> dict[str, Any]:
     """What the files below a directory are about, or with ``name`` the files of one topic.
 
-    {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}]}: one of the two lists is empty."""
+    {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}], "degraded"}: one of the two lists is
+    empty."""
     with memory.reading() as reader:
         node = memory.directory(reader, path)
         context = Context(memory, node, reader.path(node.id))
     if name is not None:
-        hits = files_about(context, name, limit)
+        hits, degraded = files_about(context, name, limit)
         files = [{"path": paths.text(hit.path), "handle": f"@{hit.handle}", "line": first_line(hit)} for hit in hits]
-        return {"text": file_lines(hits), "topics": [], "files": files}
-    found = found_topics(context, limit)
+        return {"text": file_lines(hits, degraded), "topics": [], "files": files, "degraded": degraded}
+    found, degraded = found_topics(context, limit)
     counts = [{"topic": topic, "files": count} for topic, count in found]
-    return {"text": overview(context, found, limit), "topics": counts, "files": []}
+    text = overview(context, found, limit, degraded)
+    return {"text": text, "topics": counts, "files": [], "degraded": degraded}

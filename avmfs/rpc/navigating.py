@@ -58,14 +58,13 @@ def timeline(
     memory: Memory, path: str = "/memory", days: float = 7.0, limit: int = 100, cold: bool = False
 ) -> dict[str, Any]:
     """Notes by time, newest first; ``cold``: those of ``days`` ago and before, oldest first. {"text", "notes":
-    [{"path", "handle", "author", "at", "line"}], "more"}."""
+    [{"path", "handle", "author", "at", "line"}], "more", "degraded"}."""
     text = _view(memory, path, "cold" if cold else "timeline", days=days, limit=limit)
     with memory.reading() as reader:
         node = memory.directory(reader, path)
         under = reader.path(node.id)
-    found, total = noted(memory, under, days, limit, cold=cold)
-    notes = [*map(_note, found)]
-    return {"text": text, "notes": notes, "more": max(0, total - len(notes))}
+    found = noted(memory, under, days, limit, cold=cold)
+    return {"text": text, "notes": [*map(_note, found.rows)], "more": found.left, "degraded": found.degraded}
 
 
 @method
@@ -129,8 +128,8 @@ def digest(
     memory: Memory, path: str = "/memory", days: Days = 1.0, cold: Days = 90.0, limit: Limit = 10
 ) -> dict[str, Any]:
     """What an agent should know today. {"text", "unread", "urgent": [message], "new": [note], "disputes": [{"handles",
-    "paths", "agent"}], "cold": [note], "more": {"urgent", "new", "disputes", "cold"}}: notes as timeline() has them,
-    ``more`` of each were left out."""
+    "paths", "agent"}], "cold": [note], "more": {"urgent", "new", "disputes", "cold"}, "degraded"}: notes as timeline()
+    has them, ``more`` of each were left out."""
     with memory.reading() as reader:
         node = memory.directory(reader, path)
     found = views.digested(memory, node.id, days, cold, limit)
@@ -151,6 +150,7 @@ def digest(
             "disputes": found.disputes.left,
             "cold": found.cold.left,
         },
+        "degraded": found.degraded,
     }
 
 

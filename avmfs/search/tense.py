@@ -1,4 +1,4 @@
-"""Whether a question asks for what was true (?! (?:to(?! wh)|before|prior)\b).
+"""Whether a question asks for what was true before.
 
 Owns the words that say so. Most of them are words of the present as well: what is run before a merge, backups older
 than a month, the original of a logo. So the first verb of what is asked decides (not of "can you tell me"), and where
@@ -35,7 +35,7 @@ _MUST_ELSEWHERE: Final = re.compile(
     r"|[要需须应该]",
     re.IGNORECASE,
 )
-_KNOW: Final = r"(?:know|remember|recall|(?:tell|remind)(?: (?:me|us)|(?= wh| how| if)))"
+_KNOW: Final = r"(?:know|remember|recall|let (?:me|us) know|(?:tell|remind)(?: (?:me|us)|(?= wh| how| if)))"
 _FIND: Final = r"(?:say|ask|check|see|find out|look up)(?= wh| how| if| about)"
 _BARELY: Final = r"(?:(?:please|kindly|still|just|really|also|here|else|happen to|help me(?: to)?) )*"
 # Ahead of an indirect question, which is then as the direct one: "can you tell me", "I need to know"; not "I need to
@@ -48,7 +48,7 @@ _AHEAD: Final = re.compile(
     rf"|(?:can|could|do)(?:n?['’]?t| ?not)) {_BARELY}(?:{_KNOW}|{_FIND})"
     r"|i (?:am|was) (?:wondering|asking|curious|not sure)|is there any (?:idea|clue)|who (?:knows|remembers|recalls)"
     rf"|(?:who can|(?:(?:is it|would it be) possible|is there (?:a|any) way|are you able) to) (?:{_KNOW}|{_FIND})"
-    r")\b(?! (?:to|before|prior)\b)",
+    r")\b(?! (?:to(?! wh)|before|prior)\b)",
     re.IGNORECASE,
 )
 _VERB: Final = re.compile(

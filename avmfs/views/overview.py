@@ -18,7 +18,7 @@ from avmfs import paths
 from avmfs.agents import mail
 from avmfs.localtime import DAY_NS
 from avmfs.memory import Memory
-from avmfs.node import Hit, Message
+from avmfs.node import Hit, Message, notice
 from avmfs.search.index import SearchIndex
 from avmfs.search.signals import moments
 from avmfs.signatures import Range
@@ -34,33 +34,32 @@ from avmfs.views.shape import lines, parts
 
 @view("topics", "directory", summary="what the files below it are about; `name`: the files of one topic", prose=True)
 def topics(ctx: Context, *, name: str | None = None, limit: Annotated[int, Range(1, 1000)] = 30) -> str:
-    return (
-        file_lines(files_about(ctx, name, limit))
-        if name is not None
-        else overview(ctx, found_topics(ctx, limit), limit)
-    )
+    if name is not None:
+        return file_lines(*files_about(ctx, name, limit))
+    found, degraded = found_topics(ctx, limit)
+    return overview(ctx, found, limit, degraded)
 
 
-def files_about(ctx: Context, name: str, limit: int) -> list[Hit]:
-    """The first passages of the files of one topic, the newest first."""
-    index, under = _searchable(ctx)
-    return index.about(" ".join(segment.terms(name)), under, limit)
+def files_about(ctx: Context, name: str, limit: int) -> tuple[list[Hit], str | None]:
+    """The first passages of the files of one topic, the newest first, and why the latest changes are not among them."""
+    index, under, degraded = _searchable(ctx)
+    return index.about(" ".join(segment.terms(name)), under, limit), degraded
 
 
-def file_lines(hits: list[Hit]) -> str:
+def file_lines(hits: list[Hit], degraded: str | None) -> str:
     rows = (f"@{hit.handle}  {paths.printable(hit.path)}  {first_line(hit)}".rstrip() for hit in hits)
-    return lines(rows, "no files")
+    return notice(degraded) + lines(rows, "no files")
 
 
-def found_topics(ctx: Context, limit: int) -> list[tuple[str, int]]:
-    """(topic, number of files), the most telling first."""
-    index, under = _searchable(ctx)
+def found_topics(ctx: Context, limit: int) -> tuple[list[tuple[str, int]], str | None]:
+    """(topic, number of files), the most telling first, and why the latest changes have no part in it."""
+    index, under, degraded = _searchable(ctx)
     found, files = index.topics(under)
     scored = sorted(found, key=lambda topic: (-topic[2] * math.log1p(files / topic[2]), topic[0]))
-    return [(shown, count) for _, shown, count in scored[:limit]]
+    return [(shown, count) for _, shown, count in scored[:limit]], degraded
 
 
-def overview(ctx: Context, topics: list[tuple[str, int]], limit: int) -> str:
+def overview(ctx: Context, topics: list[tuple[str, int]], limit: int, degraded: str | None) -> str:
     """What there is, by directory, by tag and by these topics."""
     with ctx.memory.reading() as reader:
         top = MEMORY if ctx.node.id == ROOT else ctx.node.id
@@ -73,14 +72,14 @@ def overview(ctx: Context, topics: list[tuple[str, int]], limit: int) -> str:
         if found
         for line in (f"### {title}:", *(f"{count:>4}  {escaped(shown)}" for shown, count in found))
     ]
-    return lines(["## Memory Topics", *told] if told else [], "no topics")
+    return notice(degraded) + lines(["## Memory Topics", *told] if told else [], "no topics")
 
 
-def _searchable(ctx: Context) -> tuple[SearchIndex, tuple[bytes, ...]]:
+def _searchable(ctx: Context) -> tuple[SearchIndex, tuple[bytes, ...], str | None]:
     memory = ctx.memory
-    memory.make_searchable()
+    degraded = memory.make_searchable()
     with memory.reading() as reader:
-        return memory.store.search_index(memory.who), parts(reader.path(ctx.node.id))
+        return memory.store.search_index(memory.who), parts(reader.path(ctx.node.id)), degraded
 
 
 def first_line(hit: Hit) -> str:
@@ -110,15 +109,14 @@ def timeline(
     memory = ctx.memory
     with memory.reading() as reader:
         under = reader.path(ctx.node.id)
-    found, total = noted(memory, under, days, limit)
+    found = noted(memory, under, days, limit)
     blocks: dict[str, list[str]] = {}
-    for note in found:
+    for note in found.rows:
         at = memory.local(note.at)
         line = f"{at:%H:%M}  @{note.handle}  {note.author}  {paths.printable(note.path)}  {note.line}".rstrip()
         blocks.setdefault(f"## {at:%Y-%m-%d}", []).append(line)
-    if not blocks:
-        return f"(nothing in the last {days:g} days)\n"
-    return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *_left(total, limit)]) + "\n"
+    told = [*("\n".join([day, *rows]) for day, rows in blocks.items()), *_left(found.in_all, limit)]
+    return notice(found.degraded) + ("\n\n".join(told) or f"(nothing in the last {days:g} days)") + "\n"
 
 
 @view("cold", "directory", summary="notes of `days` ago and before, by their date, oldest first")
@@ -127,9 +125,9 @@ def cold(
 ) -> str:
     with ctx.memory.reading() as reader:
         under = reader.path(ctx.node.id)
-    found, total = noted(ctx.memory, under, days, limit, cold=True)
-    rows = [*(dated(ctx.memory, note) for note in found), *_left(total, limit)]
-    return lines(rows, f"nothing of {days:g} days ago or before")
+    found = noted(ctx.memory, under, days, limit, cold=True)
+    rows = [*(dated(ctx.memory, note) for note in found.rows), *_left(found.in_all, limit)]
+    return notice(found.degraded) + lines(rows, f"nothing of {days:g} days ago or before")
 
 
 def _left(total: int, limit: int) -> list[str]:
@@ -143,10 +141,9 @@ def dated(memory: Memory, note: Note) -> str:
     return f"{when}  @{note.handle}  {note.author}  {paths.printable(note.path)}  {note.line}".rstrip()
 
 
-def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bool = False) -> tuple[list[Note], int]:
-    """The ``limit`` newest notes of the last ``days`` below a directory, and how many there are in all; ``cold``: the
-    oldest of those of before."""
-    memory.make_searchable()
+def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bool = False) -> Told[Note]:
+    """The ``limit`` newest notes of the last ``days`` below a directory; ``cold``: the oldest of those of before."""
+    degraded = memory.make_searchable()
     index = memory.store.search_index(memory.who, paths.searched(under := parts(directory)))
     table, now = index.table(), memory.now()
     _, first = np.unique(table.documents, return_index=True)  # the first passage of each file has the least id
@@ -161,7 +158,7 @@ def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bo
         Note(hit.path, hit.handle, hit.author, told[hit.passage], marked(one_line(hit.text, LINE), hit.untrusted))
         for hit in index.hits(list(told), under)
     ]
-    return notes, len(ordered)
+    return Told(notes, len(ordered), degraded)
 
 
 T = TypeVar("T")
@@ -169,10 +166,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Told(Generic[T]):
-    """As many as were asked for, of ``in_all``."""
+    """As many as were asked for, of ``in_all``. ``degraded``: why the latest changes are not among them."""
 
     rows: list[T]
     in_all: int
+    degraded: str | None = None
 
     @property
     def left(self) -> int:
@@ -189,6 +187,10 @@ class Digest:
     new: Told[Note]
     disputes: Told[Disputed]
     cold: Told[Note]
+
+    @property
+    def degraded(self) -> str | None:
+        return self.new.degraded or self.cold.degraded
 
 
 @view("digest", "directory", summary="what is new, urgent, disputed and cold below it")
@@ -208,8 +210,8 @@ def digested(memory: Memory, directory: int, days: float, cold: float, limit: in
         disputes = Told(*disputed(reader, limit, directory))
         counts = reader.mail.counts().unread if memory.who.may("inbox") else None
     urgent = [] if counts is None else memory.inbox(unread_only=True, priority="urgent")
-    new = Told(*noted(memory, path, days, limit))
-    old = Told(*noted(memory, path, max(days, cold), limit, cold=True))
+    new = noted(memory, path, days, limit)
+    old = noted(memory, path, max(days, cold), limit, cold=True)
     unread = None if counts is None else counts["urgent"] + counts["normal"]
     return Digest(path, unread, Told(urgent[:limit], len(urgent)), new, disputes, old)
 
@@ -232,5 +234,5 @@ def shown(found: Digest, memory: Memory, days: float, cold: float) -> str:
         f"Disputed ({found.disputes.in_all})": disputes,
         f"Cold for {max(days, cold):g} days ({found.cold.in_all})": notes(found.cold),
     }
-    title = f"# Digest of {paths.printable(found.path)} for {memory.who.name or 'nobody'}\n"
+    title = notice(found.degraded) + f"# Digest of {paths.printable(found.path)} for {memory.who.name or 'nobody'}\n"
     return title + "".join(f"\n## {name}\n{lines(rows, 'nothing')}" for name, rows in parts.items())

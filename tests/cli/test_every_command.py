@@ -221,11 +221,11 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"fetch {A} -b 0", 2, "max_bytes"),
     ],
     "cold": [
-        Good("cold --days 0", "a.md", "more notes"),
+        Good("cold --days 0", "a.md", "degraded more notes"),
         Bad("cold --days -1", 2, "days"),
     ],
     "timeline": [
-        Good("timeline --days 1", "a.md", "more notes"),
+        Good("timeline --days 1", "a.md", "degraded more notes"),
         Bad("timeline --days -1", 2, "days"),
         Bad("timeline -n many", 2, "integer"),
     ],
@@ -244,7 +244,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"graph {A}", 2, "directory"),
     ],
     "digest": [
-        Good("digest", "a.md", "cold disputes more new unread urgent"),
+        Good("digest", "a.md", "cold degraded disputes more new unread urgent"),
         Good("digest /shared --days 0", "## New in 0 days (0)"),
         Bad("digest --days -1", 2, "days"),
         Bad("digest --cold nan", 2, "cold"),

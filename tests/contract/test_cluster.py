@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import time
 from dataclasses import replace
@@ -20,6 +22,7 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
 from avmfs.agents.repairing import repair
+from avmfs.cli import session
 from avmfs.cli.main import avm
 from avmfs.cli.storing import storing
 from avmfs.errors import Busy, Exists, Invalid, NoSpace, NotFound, ReadOnly, Stale, StoreFailed
@@ -118,7 +121,7 @@ def test_without_a_daemon_a_shared_store_whose_last_rows_are_in_no_batch_is_read
 
 
 def test_what_has_no_words_yet_keeps_no_search_from_answering_where_nothing_can_be_written(
-    tmp_path: Path, log: MemoryLog
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, settings = tmp_path / "a" / "avm.db", default_settings()
     with contextlib.closing(LocalDoor(a, settings, "alice", embeddings=False)) as door:
@@ -133,8 +136,23 @@ def test_what_has_no_words_yet_keeps_no_search_from_answering_where_nothing_can_
         for asked in ("/memory/:recall?q=falcon", "/memory/:search?q=falcon"):
             text = bytes(door.call("read", path=asked)["data"]).decode()
             assert text.startswith("# ") and "index lacks" in text.splitlines()[0] and "nests high" in text
-        assert b"one.md" in door.call("read", path="/memory/:timeline")["data"]
-        assert "index lacks" in door.call("who", q="falcon")["degraded"]
+        for view in ("timeline", "cold?days=0", "digest", "topics", "topics?name=falcon"):
+            lines = bytes(door.call("read", path=f"/memory/:{view}")["data"]).decode().splitlines()
+            assert lines[0].startswith("# the words' index lacks"), view
+            assert any("one.md" in line for line in lines) or view.startswith("topics")
+        asks: list[tuple[str, dict[str, Any]]] = [
+            ("who", {"q": "falcon"}),
+            ("timeline", {}),
+            ("timeline", {"cold": True}),
+            ("digest", {}),
+            ("topics", {}),
+            ("topics", {"name": "falcon"}),
+        ]
+        for method, arguments in asks:
+            assert "index lacks" in door.call(method, **arguments)["degraded"]
+        monkeypatch.setattr(session, "door", lambda: contextlib.nullcontext(door))
+        told = CliRunner().invoke(avm, ["topics", "--json"])
+        assert told.stderr.startswith("# the words' index lacks") and isinstance(json.loads(told.stdout), list)
 
 
 def test_a_program_that_has_the_store_open_hears_that_it_has_become_shared_and_that_it_is_no_more(
@@ -336,6 +354,34 @@ def test_a_store_for_which_there_is_no_room_is_not_joined(
     assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
     cluster.join(b, log, POLICY)
     assert not differing(a, b)
+
+
+def test_a_store_of_before_for_whose_copy_there_is_no_room_stays_and_nothing_is_left_of_the_join(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "a" / "avm.db", log)
+    b = tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    pages = b.stat().st_size // PAGE
+    shared(b, log, "two.md")
+    log._server.records.pop()
+    log._server.newest -= 1
+    before, copy = life(b), loss_check.copy
+
+    def filling(path: Path, to: Path, lost: list[int] | None = None) -> None:
+        copy(path, to, lost)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as small, pytest.raises(NoSpace, match="and a copy of the store of before"):
+        disk = SimpleNamespace(f_frsize=PAGE, f_blocks=1 << 14, f_bavail=256 + pages * 3 // 2)
+        small.setattr(os, "statvfs", lambda path: disk)
+        cluster.join(b, log, POLICY)
+    with monkeypatch.context() as taken, pytest.raises(OSError, match="No space"):
+        taken.setattr(loss_check, "copy", filling)
+        cluster.join(b, log, POLICY)
+    assert loss_check.rescued(b) == [] and not list(b.parent.glob("*.joined")) and life(b) == before
+    cluster.join(b, log, POLICY)
+    assert len(loss_check.rescued(b)) == 1 and life(b) != before
 
 
 def test_a_damaged_host_is_joined_anew_and_not_repaired(tmp_path: Path, log: MemoryLog) -> None:

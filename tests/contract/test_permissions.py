@@ -23,7 +23,7 @@ from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.rpc.local import LocalDoor
-from avmfs.store.commands import people
+from avmfs.store.commands import aside, people
 from avmfs.store.identity import ANYBODY, OPERATOR
 from avmfs.store.rows import api_keys
 from avmfs.store.schema import database, tables
@@ -618,13 +618,18 @@ def test_a_key_that_may_not_read_is_not_told_whether_it_guesses_what_a_file_hold
     there = world.at(ALICE, "/memory/a/pin")
     who = shown(world, new_key(world, ALICE, "/memory/a/*", actions=("write",)))
     world.write(who, "/memory/a/mine", b"x")
-    asks: dict[str, dict[str, Any]] = {
-        "write_path": {"path": [b"memory", b"a", b"pin"], "data": b"y"},
-        "put": {"path": [b"memory", b"a", b"pin"], "data": b"y"},
-        "unlink": there,
-        "rename": {**world.at(who, "/memory/a/mine"), "new_parent": there["parent"], "new_name": there["name"]},
-    }
-    for command, arguments in asks.items():
+    world.do(who, "symlink", **world.at(who, "/memory/a/link"), target=b"x")
+    world.drain()
+    world.clock.advance(aside.YOUNG_NS / 1e9)  # it would go to the trash
+    over = {"new_parent": there["parent"], "new_name": there["name"]}
+    asks: list[tuple[str, dict[str, Any]]] = [
+        ("write_path", {"path": [b"memory", b"a", b"pin"], "data": b"y"}),
+        ("put", {"path": [b"memory", b"a", b"pin"], "data": b"y"}),
+        ("unlink", there),
+        ("rename", {**world.at(who, "/memory/a/mine"), **over}),
+        ("rename", {**world.at(who, "/memory/a/link"), **over, "trash": True}),
+    ]
+    for command, arguments in asks:
         for guess in (b"4711", b"0000"):
             with pytest.raises(Denied, match="'read'"):
                 world.do(who, command, **arguments, instead_of=hashlib.sha256(guess).digest())

@@ -560,7 +560,7 @@ def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by
     assert left(world, "zqxcanary") == [] and not world.store.unwiped()
 
 
-@pytest.mark.parametrize("meanwhile", ["moved", "written", "untagged"])
+@pytest.mark.parametrize("meanwhile", ["moved", "written", "untagged", "replaced", "removed"])
 def test_what_is_changed_or_moved_while_a_purge_is_under_way_stays(
     world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
@@ -583,6 +583,11 @@ def test_what_is_changed_or_moved_while_a_purge_is_under_way_stays(
                 world.rename(BOB, path, "/memory/keep")
             elif meanwhile == "written":
                 world.write(BOB, path, b"second", mode="replace")
+            elif meanwhile == "replaced":  # as by an editor
+                world.write(BOB, "/memory/new", b"second")
+                world.rename(BOB, "/memory/new", path)
+            elif meanwhile == "removed":
+                world.unlink(BOB, path)
             else:
                 world.do(BOB, "set_tags", node=world.node(BOB, path).id, add=[], remove=["old"], replace=False)
         return done
@@ -590,11 +595,16 @@ def test_what_is_changed_or_moved_while_a_purge_is_under_way_stays(
     asked = memory(world, ALICE)
     plan = purging.purge(asked, tag="old")
     monkeypatch.setattr(Memory, "submit", interrupted)
-    with pytest.raises(Stale, match="look at the plan again"):
+    with pytest.raises(Stale, match="look at the plan again") as refused:
         purging.purge(asked, tag="old", agreed=plan["agreed"])
+    assert str(refused.value.filename).startswith("/memory/old/")
     [path] = kept
-    assert world.bytes(BOB, path) == (b"second" if meanwhile == "written" else b"first")
-    assert len(world.history(BOB, path)) == (2 if meanwhile == "written" else 1)
+    if meanwhile == "removed":
+        assert not world.exists(BOB, path)
+    else:
+        second = meanwhile in ("written", "replaced")
+        assert world.bytes(BOB, path) == (b"second" if second else b"first")
+        assert len(world.history(BOB, path)) == 1 + second
 
 
 @pytest.mark.parametrize("at_once", [1, 100])

@@ -82,7 +82,7 @@ def test_the_door_has_the_digest_as_values_and_refuses_what_is_no_number_of_days
     assert found["text"] == world.agent("alice").cat("/shared/:digest?days=30&limit=1")
     assert [each["body"] for each in found["urgent"]] == ["look at atlas\n## New in 1 day (0)"]
     assert found["unread"] == 1 and [each["path"] for each in found["new"]] == ["/memory/shared/atlas/plan.md"]
-    assert found["more"] == {"cold": 0, "disputes": 0, "new": 1, "urgent": 0}
+    assert found["more"] == {"cold": 0, "disputes": 0, "new": 1, "urgent": 0} and found["degraded"] is None
     (disputed,) = found["disputes"]
     assert disputed["agent"] == "alice" and disputed["paths"][1] == "/memory/shared/atlas/costs.md"
     for bad in ({"days": -1.0}, {"days": float("nan")}, {"cold": 1e9}, {"limit": 0}):

@@ -31,7 +31,7 @@ LEADS = (
     "Can you tell me", "Will you remind me", "hi, could you please tell me", "Can someone help me remember",
     "I need to know", "I would like to know", "I was wondering", "I can't remember", "I am trying to find out",
     "I am not sure", "Do you remember", "Do you have any idea", "Any idea", "Does anyone know", "Who knows",
-    "Is it possible to find out", "May I ask", "Remind me",
+    "Is it possible to find out", "May I ask", "Remind me", "Can you let me know",
 )  # fmt: skip
 
 
@@ -61,6 +61,8 @@ def test_an_indirect_question_is_as_the_direct_one(lead: str) -> None:
         "Can you tell me what the port was before the move?",
         "can you remind me which database we used before?",
         "Will you tell me what the original deadline was",
+        "Can you tell me to which bucket backups went before?",
+        "can you let me know what port we used before?",
         "I need to know what the old port was",
         "I am asking once more. Where did it run previously?",
         "who was first going to moderate the panel",
@@ -89,6 +91,7 @@ def test_a_question_about_what_was(q: str) -> None:
         "Can you deploy before the audit",
         "Can you tell me before the audit",
         "Can you tell me what to run before merging",
+        "Can you let me know before the audit",
         "I need to run the tests before I merge",
         "I need to know before the audit",
         "I would like to know whether to deploy before the freeze",

@@ -22,7 +22,7 @@ from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted
 from avmfs.views import overview
 from avmfs.views.listing import TREE_ENTRIES
-from avmfs.views.overview import Note, noted
+from avmfs.views.overview import Note, Told, noted
 from tests.unit.views_fixtures import Agent, World, given_up, opened
 
 SECRET = "/private/secret.md"
@@ -268,10 +268,10 @@ def test_a_note_that_begins_with_a_time_stands_at_that_time_of_this_zone(world: 
     here = replace(alice.memory, around=replace(alice.memory.around, zone=ZoneInfo(zone)))
     remember(here, f"{here.local(an_hour_ago):%Y-%m-%d %H:%M} the boiler was lit", path="/shared/boiler.md")
     path = b"/memory/shared/boiler.md"
-    (told,) = [note for note in noted(here, b"/memory", 0.05, 10)[0] if note.path == path]
+    (told,) = [note for note in noted(here, b"/memory", 0.05, 10).rows if note.path == path]
     assert 0 <= an_hour_ago - told.at < 60 * 10**9
-    assert path not in [note.path for note in noted(here, b"/memory", 0.04, 10)[0]]
-    assert path in [note.path for note in noted(here, b"/memory", 0.04, 10, cold=True)[0]]
+    assert path not in [note.path for note in noted(here, b"/memory", 0.04, 10).rows]
+    assert path in [note.path for note in noted(here, b"/memory", 0.04, 10, cold=True).rows]
 
 
 def test_what_is_cold_is_told_oldest_first_below_the_directory_and_only_as_the_asker_sees_it(world: World) -> None:
@@ -294,7 +294,7 @@ def test_what_is_cold_is_told_oldest_first_below_the_directory_and_only_as_the_a
 
 def test_a_limit_that_is_advised_is_one_that_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     alice = world.agent("alice")
-    many = [Note(b"/memory/shared/a.md", "k7f2", "alice", world.clock(), "a")], 25_000
+    many = Told([Note(b"/memory/shared/a.md", "k7f2", "alice", world.clock(), "a")], 25_000)
     monkeypatch.setattr(overview, "noted", lambda *_, **__: many)
     for name in ("timeline", "cold"):
         advised = re.fullmatch(r"\(24900 more: (limit=\d+)\)", alice.cat(f"/:{name}").splitlines()[-1])

@@ -104,13 +104,18 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
             raise Exists("there is a store of its own; move it away", os.fspath(path))
         lost = here is not None and not (here.number <= log.head() and log.has(here.number, bytes.fromhex(here.last)))
         new = path.with_name(path.name + ".joined")
-        at = _joined(new, log.snapshot(found[0].number), cluster, rules, anew=lost)
-        if lost:
-            aside = loss_check.keep(path)
-            logger.warning("the shared log has lost records that this host had: its store of before is in %s", aside)
-        if anchors is not None and anchors.exists():
-            loss_check.put_aside(anchors)
-            anchors.unlink()
+        kept = sum(each.stat().st_size for each in loss_check.files(path)) if lost else 0
+        at = _joined(new, log.snapshot(found[0].number), cluster, rules, kept)
+        try:
+            if lost:
+                aside = loss_check.keep(path)
+                logger.warning("the shared log has lost records of this host: its store of before is in %s", aside)
+            if anchors is not None and anchors.exists():
+                loss_check.put_aside(anchors)
+                anchors.unlink()
+        except OSError:
+            new.unlink()
+            raise
         new.replace(loss_check.repaired(path))
         sync_directory(path.parent)
         loss_check.finish(path, anchors)
@@ -150,11 +155,11 @@ def status(log: SharedLog) -> dict[str, Any]:
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
 
 
-def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy, *, anew: bool) -> Position:
-    """Write the snapshot to the file ``new``, and look whether it is what it should be. Else it goes. ``anew``: what it
-    takes the place of had more."""
+def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy, kept: int) -> Position:
+    """Write the snapshot to the file ``new``, and look whether it is what it should be. Else it goes. ``kept``: bytes
+    of the store of before, where that had more and is to be copied."""
     try:
-        _write(new, chunks)
+        _write(new, chunks, kept)
         with contextlib.closing(database.connect(new, writable=True)) as db:
             at = position(db)
             if at is None or at.cluster != cluster or db.execute("pragma quick_check").get != "ok":
@@ -166,7 +171,7 @@ def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy, *, 
                 )
             at = replace(at, rules="")
             place(db, at)
-            if anew:
+            if kept:
                 db.execute(incarnation.BEGUN)
             db.wal_checkpoint()
     except BaseException:
@@ -209,13 +214,14 @@ def _chunks(taken: Path) -> Iterator[bytes]:
             yield zlib.compress(piece, 1)
 
 
-def _write(to: Path, chunks: Iterator[bytes]) -> None:
+def _write(to: Path, chunks: Iterator[bytes], kept: int = 0) -> None:
     descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as out:
         for number, chunk in enumerate(chunks):
             piece = zlib.decompress(chunk)
             if not number:  # which tells how many pages there are
-                room.require(to.parent, int.from_bytes(piece[28:32], "big") * PAGE, "a snapshot of the shared log")
+                what = "a snapshot of the shared log" + " and a copy of the store of before" * bool(kept)
+                room.require(to.parent, int.from_bytes(piece[28:32], "big") * PAGE + kept, what)
             out.write(piece)
         out.flush()
         os.fsync(descriptor)

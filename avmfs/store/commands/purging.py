@@ -83,12 +83,9 @@ def purge(
                 continue  # it went with the last that was in it, as in the trash
             if namespace.is_empty(tx, number):
                 gone.add(number)
-                node = tx.writable(number)
-                parts = tx.parts_of(node)
-                stood.add(place := paths.join(parts))
-                unchanged = ctimes is None or ctimes[at] in (0, node.ctime)
-                if places is not None and not (unchanged and places[at] == place):
-                    raise Stale(_MEANWHILE, paths.text(places[at]))
+                place, ctime = None if places is None else places[at], 0 if ctimes is None else ctimes[at]
+                node, parts = _as_agreed(tx, number, place, ctime)
+                stood.add(paths.join(parts))
                 if node.kind is Kind.DIRECTORY:
                     directories.add(parts)
                 found |= _remove(tx, node, parts)
@@ -124,6 +121,21 @@ def wipe(tx: Tx, cut: str | None = None) -> dict[str, Any]:
         tx.require_operator()
         tx.do("delete from setting where key = 'uncut' and value = ?", (cut,))
     return {"wiped": not tx.db.execute("select 1 from setting where key in ('unwiped', 'uncut')").get}
+
+
+def _as_agreed(tx: Tx, number: int, place: bytes | None, ctime: int) -> tuple[Node, tuple[bytes, ...]]:
+    """A node that the asker may change, and its names from the root. Raises Stale where it is no longer at ``place``,
+    as when a new file was saved over it, or has another ``ctime`` (0: any)."""
+    try:
+        node = tx.writable(number)
+        parts = tx.parts_of(node)
+    except (NotFound, Stale):
+        if place is None:
+            raise
+        raise Stale(_MEANWHILE, paths.text(place)) from None
+    if place is not None and (paths.join(parts) != place or ctime not in (0, node.ctime)):
+        raise Stale(_MEANWHILE, paths.text(place))
+    return node, parts
 
 
 def _remove(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> set[int]:

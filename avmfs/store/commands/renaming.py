@@ -42,8 +42,6 @@ def rename(
     SHA-256 of the file that is to be replaced, Stale where another stands there or none; b"": nothing, as NOREPLACE."""
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
         raise Invalid(f"rename flags {flags}")
-    if instead_of:
-        tx.who.require("read")  # whether a guess is right
     here, source = namespace.entry(tx, parent, name)
     there = here if new_parent == parent else tx.directory(new_parent)
     namespace.refuse_fixed(tx, source)
@@ -79,6 +77,8 @@ def rename(
 
 def check_replaced(tx: Tx, target: Node | None, name: bytes, instead_of: bytes | None) -> None:
     """Check that what stands where a node is to go, if anything, may be replaced; ``instead_of`` as in ``rename``."""
+    if instead_of:
+        tx.who.require("read")  # whether a guess is right
     where = paths.text(name)
     if target is not None and (instead_of == b"" or target.scope not in tx.visible):
         raise Exists(path=where)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Final
@@ -110,15 +111,23 @@ def free_name(path: Path, what: str) -> Path:
     return aside
 
 
+def files(path: Path, *others: Path) -> list[Path]:
+    """What there is of a database, of what belongs to it and of ``others``."""
+    return [each for each in (path, wal_frames.beside(path), sync_note.beside(path), *others) if each.exists()]
+
+
 def keep(path: Path, *others: Path) -> Path:
-    """A folder beside a database that is given up, with synced copies of it, of what belongs to it and of ``others``.
-    Raises OSError."""
+    """A folder beside a database that is given up, with synced copies of its ``files``. Raises OSError, and leaves no
+    part of one: each try would take more of the disk."""
     aside = free_name(path, "damaged")
     aside.mkdir(mode=0o700)
-    for each in (path, wal_frames.beside(path), sync_note.beside(path), *others):
-        if each.exists():
+    try:
+        for each in files(path, *others):
             copy(each, aside / each.name, [])
-    sync_directory(aside)
+        sync_directory(aside)
+    except OSError:
+        shutil.rmtree(aside)
+        raise
     return aside
 
 

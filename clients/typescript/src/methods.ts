@@ -584,8 +584,8 @@ export interface Methods {
   delta(given?: DeltaArguments): Promise<Json>;
   /**
    * What an agent should know today. {"text", "unread", "urgent": [message], "new": [note], "disputes": [{"handles",
-   * "paths", "agent"}], "cold": [note], "more": {"urgent", "new", "disputes", "cold"}}: notes as timeline() has them,
-   * ``more`` of each were left out.
+   * "paths", "agent"}], "cold": [note], "more": {"urgent", "new", "disputes", "cold"}, "degraded"}: notes as timeline()
+   * has them, ``more`` of each were left out.
    */
   digest(given?: DigestArguments): Promise<Json>;
   /**
@@ -862,13 +862,14 @@ export interface Methods {
   tell(given: TellArguments): Promise<Json>;
   /**
    * Notes by time, newest first; ``cold``: those of ``days`` ago and before, oldest first. {"text", "notes":
-   * [{"path", "handle", "author", "at", "line"}], "more"}.
+   * [{"path", "handle", "author", "at", "line"}], "more", "degraded"}.
    */
   timeline(given?: TimelineArguments): Promise<Json>;
   /**
    * What the files below a directory are about, or with ``name`` the files of one topic.
    *
-   * {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}]}: one of the two lists is empty.
+   * {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}], "degraded"}: one of the two lists is
+   * empty.
    */
   topics(given?: TopicsArguments): Promise<Json>;
   /**
