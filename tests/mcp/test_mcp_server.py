@@ -521,18 +521,46 @@ def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None
         assert "Traceback" not in server.end()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}', b"\n".join([b"no message"] * 50)],
+    ids=["a request", "no messages"],
+)
 @pytest.mark.parametrize("half", [False, True], ids=["at all", "for answers alone"])
-def test_a_client_that_is_gone_before_its_answer_is_no_error(world: World, half: bool) -> None:
+def test_a_client_that_is_gone_before_its_answer_is_no_error(world: World, half: bool, asked: bytes) -> None:
     with Lines(world.environ) as server:
         server.greet()
         process = server.process
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdout.close()
-        server.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        server.send(asked)
         if not half:
             process.stdin.close()
         assert process.wait(LIMIT_S) == 0
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_where_no_answer_can_be_written_it_says_why_and_ends(world: World) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        subprocess.Popen(
+            [sys.executable, "-m", "avmfs.mcp", "--user", "alice"],
+            env=world.environ,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        ) as process,
+    ):
+        try:
+            assert process.stdin is not None and process.stderr is not None
+            process.stdin.write(b"no message\n" * 50)
+            process.stdin.flush()
+            assert process.wait(LIMIT_S) == 1
+            said = process.stderr.read().decode()
+            assert "No space left on device" in said and "Traceback" not in said, said
+        finally:
+            process.kill()
 
 
 def test_while_a_daemon_runs_no_model_index_or_store_is_loaded(world: World) -> None:
