@@ -415,6 +415,36 @@ def test_who_was_acknowledged_too_early_is_told_that_all_may_be_another(
     anyio.run(scenario)
 
 
+def test_a_subscriber_is_told_that_all_may_be_another_where_the_newest_change_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a restore: what it shows has the text of a change that is no more."""
+    called = Session.call
+
+    def call(session: Session, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+        found, urgent = called(session, method, arguments)
+        if method == "watch" and arguments["since"] is None:
+            found = {**found, "seq": found["seq"] + 1000}  # of the store before
+        return found, urgent
+
+    monkeypatch.setattr(Session, "call", call)
+    alice = Session(find_paths(world.environ), "alice", world.environ)
+    watching = Watching(alice)
+
+    async def scenario() -> None:
+        told = anyio.Event()
+        listener = Mock(send_resource_updated=AsyncMock(side_effect=lambda uri: told.set()))
+        await watching.subscribe(listener, "avm://memory/shared/plan.md")
+        with anyio.fail_after(LIMIT_S):
+            await told.wait()
+
+    try:
+        anyio.run(scenario)
+    finally:
+        watching.close()
+        alice.close()
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_of_a_client_that_is_gone_nothing_is_kept(world: World, mode: str) -> None:
     alice = Session(find_paths(world.environ), "alice", world.environ)
