@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from avmfs_config import ConfigError, Mount, Settings, load_mounts
+from avmfs_config import ConfigError, Mount, Settings, find_paths, load_mounts
 from avmfs_config.isolation import entitled, isolation
 from avmfs_daemon import mount_links
 
 from avmfs.cli import needs
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.uid_gate import FENCED, admitted, needs_allow_other
+from avmfs.store.files.store_lock import StoreLock
 
 OWN = 900
 ALICE = Mount(Path("/run/avm/mounts/alice"), "alice", uid=1001)
 BOB = Mount(Path("/run/avm/mounts/bob"), "bob", uid=1002)
 SETTINGS = Settings(providers=(), permissions=(), default_access="ro")
+
+
+@contextmanager
+def held(database: Path, about: dict[str, Any]) -> Iterator[StoreLock]:
+    """The store's lock, as a daemon has it."""
+    lock = StoreLock(database)
+    descriptor = lock.acquire(0)
+    try:
+        lock.note(descriptor, about)
+        yield lock
+    finally:
+        lock.release(descriptor, clean=True)
 
 
 def of(*mounts: Mount, uids: dict[int, tuple[str, ...]] | None = None) -> tuple[str, str]:
@@ -179,6 +195,16 @@ def test_the_doctor_finds_a_mount_by_any_name_of_its_folder(tmp_path: Path) -> N
     with table.open("ab") as file:
         file.write(b"36 22 0:41 / %s/real/alice rw,nosuid - fuse avm rw\n" % os.fsencode(tmp_path))
     assert not list(needs.place(mount, True, table))
+
+
+def test_the_doctor_knows_the_daemon_s_mounts_yaml_by_any_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real/mounts.yaml").write_text(f"mounts: [{{mountpoint: {tmp_path}/alice, agent_id: alice}}]\n")
+    where = find_paths({"AVM_CONFIG_DIR": str(tmp_path / "real"), "AVM_DATA_DIR": str(tmp_path / "data")})
+    about = {"pid": os.getpid(), "socket": "/x/avm.sock", "mounts_file": str(tmp_path / "link/mounts.yaml")}
+    with held(where.database, about):
+        assert [each.about for each in needs.mounting(where) if "not mounted" in each.says] == ["mount alice"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
