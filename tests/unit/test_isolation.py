@@ -15,6 +15,7 @@ from avmfs_config.isolation import entitled, isolation
 from avmfs_daemon import mount_links
 
 from avmfs.cli import needs
+from avmfs.cli.storing import storing
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.uid_gate import FENCED, admitted, needs_allow_other
 from avmfs.store.files.store_lock import StoreLock
@@ -222,3 +223,17 @@ def test_the_doctor_says_of_a_mountpoint_that_a_killed_daemon_guards_what_opens_
     finally:
         os.seteuid(0)
     assert found.state == "note" and "Permission denied" in found.says and "the next start opens it" in found.todo
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_the_doctor_of_root_looks_for_the_runtime_directory_of_the_daemon_s_user(tmp_path: Path) -> None:
+    names = {"CONFIG": "config", "DATA": "data", "RUNTIME": "run"}
+    where = find_paths({f"AVM_{name}_DIR": str(tmp_path / folder) for name, folder in names.items()})
+    where.runtime_dir.mkdir(mode=0o711)
+    with held(where.database, {"pid": os.getpid(), "socket": str(where.runtime_dir / "avm.sock")}) as lock:
+        for each in (where.runtime_dir, where.data_dir, lock.path):
+            os.chown(each, 65534, 65534)
+        assert not [each for each in storing(where, quick=True) if each.about == "runtime"]
+        os.chown(where.runtime_dir, 65533, 65533)
+        (told,) = [each for each in storing(where, quick=True) if each.about == "runtime"]
+        assert told.state == "problem" and "belongs to uid 65533" in told.says
