@@ -21,7 +21,7 @@ from typing import IO, Final
 from avmfs_config import ConfigError, Paths, find_paths
 
 from avmfs.errors import Busy
-from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock, daemon_in
 
 IDLE_S: Final = 1800.0  # without a request from anybody
 START_S: Final = 30.0  # for a daemon to serve, and for one that another process starts
@@ -54,7 +54,7 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
         with _alone(where.database.with_name("autostart.lock")) as noted:
             if StoreLock(where.database).holder() is not None:
                 return ""
-            if where.runtime_dir.is_dir() and StoreLock(where.runtime_dir / "daemon").holder() is not None:
+            if daemon_in(where.runtime_dir) is not None:
                 return None
             if (failed := _failed(noted)) is not None:
                 return failed

@@ -28,7 +28,7 @@ from avmfs_config.paths import not_own
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import LOCAL, locations, show
 from avmfs.errors import Busy, Denied, Invalid, StoreFailed
-from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock, daemon_in
 from avmfs.text.escapes import escaped
 
 START_S = 90.0
@@ -110,8 +110,8 @@ def _alone(where: Paths, instead: str) -> Iterator[None]:
 
 def _unserved(where: Paths, instead: str) -> None:
     """Raises Busy for a daemon of the store, and for another store's in this runtime directory."""
-    for path in (where.database, where.runtime_dir / "daemon"):
-        holder = StoreLock(path).holder()
+    found = {where.database: StoreLock(where.database).holder(), where.runtime_dir: daemon_in(where.runtime_dir)}
+    for path, holder in found.items():
         if holder is None or holder.get("automatic"):  # that one gives way
             continue
         if path == where.database:
@@ -122,7 +122,7 @@ def _unserved(where: Paths, instead: str) -> None:
             )
         raise Busy(
             f"the daemon of another store has it (pid {holder['pid']}): name another with AVM_RUNTIME_DIR",
-            str(where.runtime_dir),
+            str(path),
         )
 
 

@@ -68,7 +68,8 @@ def _serves(where: Paths) -> bool:
     A lock that cannot be read is told of where the store is looked at."""
     with contextlib.suppress(OSError):
         if (holder := StoreLock(where.database).holder()) is not None:
-            return not holder.get("automatic") and holder.get("mounts_file") == os.fspath(where.mounts_file)
+            told = os.path.realpath(holder.get("mounts_file", ""))
+            return not holder.get("automatic") and told == os.path.realpath(where.mounts_file)
     return False
 
 

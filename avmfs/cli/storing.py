@@ -103,7 +103,8 @@ def _host(path: Path, runtime: Path, *, running: bool) -> Iterator[Finding]:
         yield Finding("lock", "note", f"{lock.path}: left by one that was killed; nobody holds it, a start takes it")
     if runtime.is_dir():
         found = runtime.stat()
-        if found.st_uid != os.geteuid():
+        # Root may look at the daemon of a user of its own.
+        if found.st_uid != (lock.path.stat().st_uid if running else os.geteuid()):
             says = f"{runtime} belongs to uid {found.st_uid}"
             yield Finding("runtime", "problem", says, "set AVM_RUNTIME_DIR to a folder of your own")
         elif stat.S_IMODE(found.st_mode) & 0o066:

@@ -109,6 +109,8 @@ class _Stream(Response):
         found = await self._ask("recent", path="/", since=str(before), limit=FOUND, pattern=self._pattern)
         self._since = int(found["seq"])
         told = [await self._service.in_thread(lambda: _changes(found))]
+        if self._since < before:  # that change is lost, as by a restore
+            told.append(_event("more", {}))
         if self._unread not in (None, self._at["unread"]):
             told.append(_event("mail", await self._ask("unread")))
         self._unread = self._at["unread"]

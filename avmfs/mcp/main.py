@@ -130,6 +130,9 @@ def main() -> NoReturn:
     except ValueError as e:  # ConfigError: the message names file, key and reason
         print(f"avm-mcp: {visible(str(e))}", file=sys.stderr)
         code = USAGE
+    except Exception:
+        logging.getLogger(__name__).exception("ended by an error")
+        code = REFUSED
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a worker thread may still wait for an answer that nobody wants any more

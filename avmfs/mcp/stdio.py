@@ -23,7 +23,7 @@ from avmfs.mcp.server import MemoryServer
 
 
 async def serve(server: MemoryServer) -> None:
-    """Serve one client until it closes stdin or stdout."""
+    """Serve one client until it closes stdin or stdout. Raises OSError where no answer can be written."""
     lines = _Lines(os.fdopen(os.dup(0), encoding="utf-8", errors="replace"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # the SDK does so with a stdin of its own: what the client says is nobody else's to read
@@ -32,8 +32,14 @@ async def serve(server: MemoryServer) -> None:
         async with stdio_server(stdin=lines) as (reading, writing):
             lines.answers = writing
             await server.run(reading, writing, server.create_initialization_options())
-    except* ConnectionError:  # the client has gone while it was being answered, as one may
-        pass
+    except ExceptionGroup as e:
+        # The client may go while it is being answered; who has one more answer for it then meets a closed stream.
+        left = e.split((ConnectionError, anyio.BrokenResourceError))[1]
+        problem: Exception | None = left
+        while isinstance(problem, ExceptionGroup) and len(problem.exceptions) == 1:
+            problem = problem.exceptions[0]
+        if left is not None:
+            raise problem if isinstance(problem, OSError) else left
     finally:
         server.close()
 

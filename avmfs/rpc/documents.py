@@ -139,7 +139,7 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
 
     {"seq", "unread", "paths", "all"}: give ``seq`` and ``unread`` back with the next call. The first call (without
     them) answers at once, as does one where ``since`` is above the newest: that change is lost, as by a restore, or
-    hidden by now. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
+    hidden by now. ``paths`` have changed since, under old and new names; ``all``: more than can be named, also then.
     """
     if not 0 <= wait <= WAIT_S:
         raise Invalid(f"wait {wait}: expected 0 to {WAIT_S:g} seconds")
@@ -155,7 +155,8 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
             if since is None or unread is None or seq != since or now != unread or time.monotonic() >= deadline:
                 rows = [] if since is None else reader.changes(ROOT, after_seq=since, limit=TOLD)
                 names = {name for row in rows for name in (row.path, row.other) if name is not None}
-                return {"seq": seq, "unread": now, "paths": sorted(map(paths.text, names)), "all": len(rows) == TOLD}
+                more = len(rows) == TOLD or seq < (since or 0)
+                return {"seq": seq, "unread": now, "paths": sorted(map(paths.text, names)), "all": more}
         return None
 
     def ready() -> bool:

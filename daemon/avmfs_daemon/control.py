@@ -15,6 +15,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from avmfs_config import Paths
 
 from avmfs import wire
 from avmfs.listener import Listener, peer_uid
-from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock, daemon_in
 from avmfs_daemon import runtime
 from avmfs_daemon.framed_stream import FRAME_LIMIT, Closed, FramedStream
 
@@ -153,9 +154,9 @@ def reached(paths: Paths, do: Callable[[Path], T]) -> T:
 
 def dismiss_automatic(paths: Paths) -> None:
     """End a daemon that a command has started, of this store or in this runtime directory. Raises ControlError."""
-    for path in (paths.database, paths.runtime_dir / "daemon"):
+    for look in (StoreLock(paths.database).holder, partial(daemon_in, paths.runtime_dir)):
         with contextlib.suppress(PermissionError, NotRunning):
-            holder = StoreLock(path).holder()
+            holder = look()
             if holder is not None and holder.get("automatic"):
                 stop(Path(holder["socket"]).parent / runtime.CONTROL, PATIENCE_S + MADE_ANEW_S)
 

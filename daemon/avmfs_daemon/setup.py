@@ -74,6 +74,8 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
 
     paths, fixed = paths_and_environ()
     environ = {name: fixed[name] for name, given in os.environ.items() if given}
+    if "AVM_DB" in environ:  # by the link that it may be, which can be made to lead elsewhere
+        environ["AVM_DB"] = os.path.abspath(os.path.expanduser(os.environ["AVM_DB"]))
     platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
     command = service.own_command(sys.argv[0])
     try:

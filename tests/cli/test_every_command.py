@@ -916,6 +916,20 @@ def test_nothing_is_written_to_a_runtime_directory_of_somebody_else(apart: Shell
     assert {name: file.read_text() for name, file in files.items()} == dict.fromkeys(files, "precious\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_nothing_is_opened_in_a_runtime_directory_of_somebody_else(apart: Shell) -> None:
+    """Who opens a fifo waits for somebody to write to it."""
+    run = Path(apart.environ["AVM_RUNTIME_DIR"])
+    run.mkdir(mode=0o755)
+    os.mkfifo(run / "daemon.lock", 0o644)
+    os.chown(run, 65534, 65534)
+    said = f"{run}: belongs to another user"
+    assert said in apart.complaint("mount", "alice", str(run.parent / "here"), code=1)
+    started = avm_daemon(apart, "start", "--daemon")
+    assert started.returncode == 1 and said in started.stderr
+    assert said in Shell({**apart.environ, "AVM_AUTOSTART": "1"}).run("ls").stderr.decode()
+
+
 @pytest.mark.parametrize("turn", range(3))
 def test_of_two_mounts_at_once_one_is_made_and_the_other_says_that_it_is_not(apart: Shell, turn: int) -> None:
     root = Path(apart.environ["AVM_CONFIG_DIR"]).parent

@@ -147,6 +147,11 @@ def test_a_stream_can_go_on_from_its_first_event(web: Web) -> None:
         assert again.status == 200 and again.until("/memory/shared/begun.md")
 
 
+def test_a_stream_that_goes_on_from_a_change_that_is_lost_says_that_there_was_more(web: Web) -> None:
+    with stream(web, web.token("alice"), last_event_id="999999") as told:
+        assert told.next() == ("more", {})
+
+
 def test_a_stream_ends_with_its_session(web: Web) -> None:
     alice, bob = web.token("alice"), Visitor(web, "bob")
     bearer = web.token("bob")

@@ -415,6 +415,36 @@ def test_who_was_acknowledged_too_early_is_told_that_all_may_be_another(
     anyio.run(scenario)
 
 
+def test_a_subscriber_is_told_that_all_may_be_another_where_the_newest_change_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a restore: what it shows has the text of a change that is no more."""
+    called = Session.call
+
+    def call(session: Session, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+        found, urgent = called(session, method, arguments)
+        if method == "watch" and arguments["since"] is None:
+            found = {**found, "seq": found["seq"] + 1000}  # of the store before
+        return found, urgent
+
+    monkeypatch.setattr(Session, "call", call)
+    alice = Session(find_paths(world.environ), "alice", world.environ)
+    watching = Watching(alice)
+
+    async def scenario() -> None:
+        told = anyio.Event()
+        listener = Mock(send_resource_updated=AsyncMock(side_effect=lambda uri: told.set()))
+        await watching.subscribe(listener, "avm://memory/shared/plan.md")
+        with anyio.fail_after(LIMIT_S):
+            await told.wait()
+
+    try:
+        anyio.run(scenario)
+    finally:
+        watching.close()
+        alice.close()
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_of_a_client_that_is_gone_nothing_is_kept(world: World, mode: str) -> None:
     alice = Session(find_paths(world.environ), "alice", world.environ)
@@ -521,18 +551,46 @@ def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None
         assert "Traceback" not in server.end()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}', b"\n".join([b"no message"] * 50)],
+    ids=["a request", "no messages"],
+)
 @pytest.mark.parametrize("half", [False, True], ids=["at all", "for answers alone"])
-def test_a_client_that_is_gone_before_its_answer_is_no_error(world: World, half: bool) -> None:
+def test_a_client_that_is_gone_before_its_answer_is_no_error(world: World, half: bool, asked: bytes) -> None:
     with Lines(world.environ) as server:
         server.greet()
         process = server.process
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdout.close()
-        server.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        server.send(asked)
         if not half:
             process.stdin.close()
         assert process.wait(LIMIT_S) == 0
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_where_no_answer_can_be_written_it_says_why_and_ends(world: World) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        subprocess.Popen(
+            [sys.executable, "-m", "avmfs.mcp", "--user", "alice"],
+            env=world.environ,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        ) as process,
+    ):
+        try:
+            assert process.stdin is not None and process.stderr is not None
+            process.stdin.write(b"no message\n" * 50)
+            process.stdin.flush()
+            assert process.wait(LIMIT_S) == 1
+            said = process.stderr.read().decode()
+            assert "No space left on device" in said and "Traceback" not in said, said
+        finally:
+            process.kill()
 
 
 def test_while_a_daemon_runs_no_model_index_or_store_is_loaded(world: World) -> None:

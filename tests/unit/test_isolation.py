@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from avmfs_config import ConfigError, Mount, Settings, load_mounts
+from avmfs_config import ConfigError, Mount, Settings, find_paths, load_mounts
 from avmfs_config.isolation import entitled, isolation
 from avmfs_daemon import mount_links
 
 from avmfs.cli import needs
+from avmfs.cli.storing import storing
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.uid_gate import FENCED, admitted, needs_allow_other
+from avmfs.store.files.store_lock import StoreLock
 
 OWN = 900
 ALICE = Mount(Path("/run/avm/mounts/alice"), "alice", uid=1001)
 BOB = Mount(Path("/run/avm/mounts/bob"), "bob", uid=1002)
 SETTINGS = Settings(providers=(), permissions=(), default_access="ro")
+
+
+@contextmanager
+def held(database: Path, about: dict[str, Any]) -> Iterator[StoreLock]:
+    """The store's lock, as a daemon has it."""
+    lock = StoreLock(database)
+    descriptor = lock.acquire(0)
+    try:
+        lock.note(descriptor, about)
+        yield lock
+    finally:
+        lock.release(descriptor, clean=True)
 
 
 def of(*mounts: Mount, uids: dict[int, tuple[str, ...]] | None = None) -> tuple[str, str]:
@@ -181,6 +198,16 @@ def test_the_doctor_finds_a_mount_by_any_name_of_its_folder(tmp_path: Path) -> N
     assert not list(needs.place(mount, True, table))
 
 
+def test_the_doctor_knows_the_daemon_s_mounts_yaml_by_any_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real/mounts.yaml").write_text(f"mounts: [{{mountpoint: {tmp_path}/alice, agent_id: alice}}]\n")
+    where = find_paths({"AVM_CONFIG_DIR": str(tmp_path / "real"), "AVM_DATA_DIR": str(tmp_path / "data")})
+    about = {"pid": os.getpid(), "socket": "/x/avm.sock", "mounts_file": str(tmp_path / "link/mounts.yaml")}
+    with held(where.database, about):
+        assert [each.about for each in needs.mounting(where) if "not mounted" in each.says] == ["mount alice"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_the_doctor_says_of_a_mountpoint_that_a_killed_daemon_guards_what_opens_it(tmp_path: Path) -> None:
     table, point = tmp_path / "mountinfo", tmp_path / "alice"
@@ -196,3 +223,17 @@ def test_the_doctor_says_of_a_mountpoint_that_a_killed_daemon_guards_what_opens_
     finally:
         os.seteuid(0)
     assert found.state == "note" and "Permission denied" in found.says and "the next start opens it" in found.todo
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_the_doctor_of_root_looks_for_the_runtime_directory_of_the_daemon_s_user(tmp_path: Path) -> None:
+    names = {"CONFIG": "config", "DATA": "data", "RUNTIME": "run"}
+    where = find_paths({f"AVM_{name}_DIR": str(tmp_path / folder) for name, folder in names.items()})
+    where.runtime_dir.mkdir(mode=0o711)
+    with held(where.database, {"pid": os.getpid(), "socket": str(where.runtime_dir / "avm.sock")}) as lock:
+        for each in (where.runtime_dir, where.data_dir, lock.path):
+            os.chown(each, 65534, 65534)
+        assert not [each for each in storing(where, quick=True) if each.about == "runtime"]
+        os.chown(where.runtime_dir, 65533, 65533)
+        (told,) = [each for each in storing(where, quick=True) if each.about == "runtime"]
+        assert told.state == "problem" and "belongs to uid 65533" in told.says

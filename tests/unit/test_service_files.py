@@ -164,6 +164,15 @@ def test_a_name_that_is_relative_to_where_it_is_installed_means_the_same_to_the_
     assert "AVM_DATA_DIR" not in done.output and done.exit_code == 0
 
 
+def test_a_database_that_is_a_link_is_named_by_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the store has moved and the link with it, the service and commands go on with the same one."""
+    (tmp_path / "current.db").symlink_to(tmp_path / "disk1.db")
+    for name, given in {"HOME": str(tmp_path), "AVM_DB": "~/current.db"}.items():
+        monkeypatch.setenv(name, given)
+    done = CliRunner().invoke(install_service, ["--platform", "systemd", "--print"])
+    assert f'Environment="AVM_DB={tmp_path}/current.db"' in done.output.splitlines(), done.output
+
+
 def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program: list[str]) -> None:
     found = made("systemd", tmp_path, program)
     assert service.put(found, force=False) and not service.put(found, force=False)

@@ -245,7 +245,8 @@ def test_who_watches_from_a_change_that_is_no_more_is_answered_at_once(
 
     monkeypatch.setattr(time, "sleep", wait)
     asked = {"since": at["seq"] + 10, "unread": at["unread"], "wait": 25.0}
-    assert methods.call(bob, "watch", asked)["seq"] == at["seq"]
+    told = methods.call(bob, "watch", asked)
+    assert (told["seq"], told["all"]) == (at["seq"], True)
 
 
 # Waiting ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from avmfs_config.paths import not_own
+
 from avmfs.errors import Busy
 
 COMMAND_S: Final = 60.0  # for another command to be through: on a busy machine one takes seconds, and many wait
@@ -109,6 +111,16 @@ class StoreLock:
                 return None
         except (FileNotFoundError, ValueError, TypeError):
             return None
+
+
+def daemon_in(runtime_dir: Path) -> dict[str, Any] | None:
+    """The daemon whose runtime directory this is. In one that is somebody else's nothing is opened: a lock there may be
+    a fifo, or name any socket."""
+    try:
+        strange = not_own(runtime_dir)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return None if strange else StoreLock(runtime_dir / "daemon").holder()
 
 
 def _say(text: str) -> None:

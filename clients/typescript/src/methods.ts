@@ -928,7 +928,7 @@ export interface Methods {
    *
    * {"seq", "unread", "paths", "all"}: give ``seq`` and ``unread`` back with the next call. The first call (without
    * them) answers at once, as does one where ``since`` is above the newest: that change is lost, as by a restore, or
-   * hidden by now. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
+   * hidden by now. ``paths`` have changed since, under old and new names; ``all``: more than can be named, also then.
    */
   watch(given?: WatchArguments): Promise<Json>;
   /**
