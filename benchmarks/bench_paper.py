@@ -8,8 +8,8 @@ Runs the scripts of its sections one after the other, none of which needs a mode
 ``results.json`` (machine, versions, and each script's figures with all digits), ``report.md`` (benchmarks.report's
 page), and with the extra `bench` pictures; all three are written anew after each script, so a run that is stopped
 loses the script that it was at. --short has smaller sizes and as many rounds; each result in benchmarks/results names
-which it is. --compare tells of every figure what it was in an earlier results file, where it differs by more than a tenth; only
-ratios from two machines or two loads mean something.
+which it is. --compare tells of every figure what it was in an earlier results file, where it differs by more than a
+tenth; only ratios from two machines or two loads mean something.
 """
 
 from __future__ import annotations

@@ -140,6 +140,7 @@ def test_what_is_not_found_counts_for_nothing(tmp_path: Path, monkeypatch: pytes
     assert all(value == 0 for table in silent.tables for row in table.rows for value in row[2:-1])
 
 
+@pytest.mark.slow
 def test_evidence_is_found_in_stores_of_their_own(ran: tuple[int, Report, Path]) -> None:
     _, report, _ = ran
     turns, sessions, covered = ({row[0]: cast(list[Any], row[1:]) for row in table.rows} for table in report.tables[:3])

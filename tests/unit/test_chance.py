@@ -10,6 +10,7 @@ import pytest
 from avmfs.store.tx import random_ids
 
 
+@pytest.mark.slow
 def test_threads_share_no_bytes() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: random_ids.eight(), range(20_000)))

@@ -557,6 +557,7 @@ def test_pure_python_yaml_agrees_with_libyaml_on_what_is_refused(
     assert outcome() == with_c
 
 
+@pytest.mark.slow
 def test_the_largest_allowed_file_is_read_in_reasonable_time(settings_of: Any) -> None:
     entry = "- {pattern: /memory/some/folder/*, access: rw, agents: [alice]}\n"
     started = time.process_time()

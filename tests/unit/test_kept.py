@@ -148,6 +148,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_torn_by_kill_9() -> None:
     made = handover.make()
     chance = random.Random(3)

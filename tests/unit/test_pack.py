@@ -635,6 +635,7 @@ SIGNS = st.text(
     nonce=st.sampled_from(["", "ab12cd"]),
 )
 @settings(max_examples=250)
+@pytest.mark.slow
 def test_no_sign_of_any_script_makes_an_answer_dearer_than_it_says(
     name: str, notes: list[tuple[str, str, bool]], budget: int, cite: bool, nonce: str
 ) -> None:
@@ -674,6 +675,7 @@ NOTE = st.lists(WORDS, max_size=120).map(" ".join)
     words_only=st.booleans(),
 )
 @settings(max_examples=120)
+@pytest.mark.slow
 def test_no_recall_exceeds_its_budget_and_every_figure_is_exact(
     notes: list[tuple[str, str]], budget: int, reserve: int, cite: str | None, words_only: bool
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.quick import TREE, chosen, imports, module
 
 CONTRACT = TREE / "tests/contract"
@@ -13,6 +15,7 @@ def names(*changed: str) -> set[str]:
     return {path.stem for path in chosen({Path(name) for name in changed}, CONTRACT)}
 
 
+@pytest.mark.slow
 def test_a_contract_test_is_taken_when_it_or_what_it_imports_changed() -> None:
     assert names("README.md", "tests/contract/stores/v10.sql") == set()
     assert names("tests/contract/test_locks.py") == {"test_locks"}

@@ -111,6 +111,7 @@ def test_a_long_query_keeps_its_longest_terms_in_order() -> None:
     ],
     ids=["run", "marks", "han", "surrogates", "nul", "ligatures"],
 )
+@pytest.mark.slow
 def test_a_megabyte_of_anything_is_segmented_in_seconds(text: str) -> None:
     began = time.process_time()
     assert len(query_terms(text)) <= QUERY_MAX

@@ -848,6 +848,7 @@ class Oracle:
         assert now <= self.made | {b"there\n"}
 
 
+@pytest.mark.slow
 def test_rounds_of_edits_on_both_sides_lose_nothing(world: World, folder: Path) -> None:
     """Removed on one side and as it was on the other, a text may go; changed on both, both texts stay."""
     oracle = Oracle(world, folder, 20)

@@ -108,6 +108,7 @@ def test_the_window_holds_the_newest_turns() -> None:
     assert "security@" in suite.conversation(replace(named("long-conversation"), window=None), COUNTER)
 
 
+@pytest.mark.slow
 def test_a_memory_that_hands_over_nothing_or_something_wrong_scores_less(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [one for one in load() if one.category == "knowledge_retrieval"]
 

@@ -103,6 +103,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("texts", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.slow
 def test_hostile_texts_cost_a_bounded_number_of_steps(texts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = texts
     took = 0

@@ -42,6 +42,7 @@ def test_values_come_back(value: object) -> None:
 
 @given(st.lists(VALUE, max_size=5), st.lists(st.integers(1, 40), min_size=1))
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_frames_come_out_however_the_bytes_arrive(values: list[object], cuts: list[int]) -> None:
     data, frames, found = b"".join(map(wire.frame, values)), Assembler(), []
     at = turn = 0
@@ -162,6 +163,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.slow
 def test_what_would_grow_when_it_is_unpacked_is_refused_before(kind: str) -> None:
     """An empty map is one byte in a frame and 64 in memory."""
     wire.unpack(b"\x90", wire.ITEMS)
