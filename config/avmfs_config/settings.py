@@ -242,9 +242,8 @@ class Limits:
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
     And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
     taken whole, but never fewer than 16. `past_days` is for how long the whole tree can be seen as it was, 0 only at
-    snapshots; of what has been removed at most `past_bytes` are kept for that, beside what snapshots have, an equal
-    share for each agent. What is removed is in the trash for `trash_days`, of each agent's removals no more than
-    `trash_bytes`."""
+    snapshots; of what has been removed at most `past_bytes` are kept for that, beside what snapshots have.
+    What is removed is in the trash for `trash_days`, of each agent's removals no more than `trash_bytes`."""
 
     message_bytes: Annotated[int, Range(1)] = 65536
     unread: Annotated[int, Range(1)] = 100

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from avmfs_config import Limits, SearchSettings
 
-from avmfs.access import Person, Policy, Principal, Quota
+from avmfs.access import Person, Policy, Principal
 from avmfs.cli.past import place
 from avmfs.errors import AvmError, NotFound, Stale, TooBig
 from avmfs.memory import Memory
@@ -1039,42 +1039,17 @@ def test_what_was_appended_since_is_no_answer_about_then_though_it_is_one_versio
     assert ": 1 file of then, changed or gone since, could not be searched" in then.unsearched()
 
 
-def test_of_what_was_removed_the_newest_bytes_are_kept_up_to_a_size_and_all_names(tmp_path: Path) -> None:
+def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path: Path) -> None:
     world = World(tmp_path / "small.db", past_bytes=100_000)
     for number in range(4):
         world.write(ALICE, f"memory/f{number}", random.Random(number).randbytes(40_000))
     before = world.now
     for number in range(4):
         world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=b"f%d" % number)
-    _trim(world)
-    with world.store.reading(ALICE) as reader:
-        then = reader.moment(before)
-    with world.store.reading_at(ALICE, then) as reader:
-        for number in range(4):
-            node = found(reader, f"memory/f{number}")
-            with pytest.raises(NotFound, match="no longer kept") if number < 2 else contextlib.nullcontext():
-                assert len(reader.read(node.id, 0, node.size)) == 40_000
+    world.store.submit(OPERATOR, "trim_past")
+    with pytest.raises(NotFound, match="the past is kept from"):
+        world.at(ALICE, before)
     assert world.rows("past_version") == 2
-    world.store.close()
-
-
-def test_what_one_agent_writes_and_removes_takes_nothing_of_the_past_of_others(tmp_path: Path) -> None:
-    world = World(tmp_path / "small.db", past_bytes=100_000)
-    world.policy = Policy(people={"bob": Person(quota=Quota(bytes=50_000))})
-    world.restart()
-    there = world.node(ALICE, "memory").id
-    for name, text in (("plan", b"one"), ("gone", b"one"), ("plan", b"two"), ("gone", b"one and two")):
-        world.write(ALICE, f"memory/{name}", text)
-    before = world.now
-    world.do(ALICE, "unlink", parent=there, name=b"gone")
-    world.write(ALICE, "memory/plan", b"three")
-    for number in range(10):
-        world.write(BOB, "memory/junk", random.Random(number).randbytes(40_000))
-        world.do(BOB, "unlink", parent=there, name=b"junk")
-    _trim(world)
-    seen = world.at(ALICE, before)
-    assert (seen[b"/memory/plan"][5], seen[b"/memory/gone"][5]) == (b"two", b"one and two")
-    assert world.rows("past_version") == 2 + 2, "and of his the newest"
     world.store.close()
 
 

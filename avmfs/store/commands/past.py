@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from avmfs import paths
@@ -19,14 +18,12 @@ from avmfs.store.tx.transaction import Tx
 SNAPSHOTS = 256  # of one agent
 LOOKED: Final = 3000  # rows that a step of trimming looks at, at most
 ASKED: Final = 4000  # queries about places in a step
-_SIZE: Final = f"iif(encoding = {int(Encoding.MAP)}, {content.MAPPED}, coalesce(length(body), 0))"
 _TABLES: Final = (
     "select id, node, parent, since, until from past where id > ? order by id limit ?",
     "select id, document, since, until from past_version where id > ? order by id limit ?",
     "select distinct document, 0 from past_said where document > ? order by 1 limit ?",
-    "select id, document, since, until, author from past_version where id > ? order by id limit ?",
 )
-_STATES, _VERSIONS, _SAID, _BYTES = range(4)
+_STATES, _VERSIONS, _SAID = range(3)
 _CARRIED: Final = "select since, until from past where document = ? and until > ? and since < ?"
 _YOUNG: Final = "select seq from log where seq > ? and at > ? order by seq limit 1"
 
@@ -88,18 +85,18 @@ def remove_snapshot(tx: Tx, name: str) -> dict[str, Any]:
 
 @command(durable=False, frees_space=True)
 def trim_past(tx: Tx, limit: int = 500) -> dict[str, Any]:
-    """A step of forgetting what is older than ``past_days``, all of it while the disk is short; and the oldest bytes
-    of whom has more of them than a share of ``past_bytes``. What a snapshot has stays. {"more"}: there is more to look
-    at. Others wait for a step: it forgets ``limit`` rows at most, and where the next one goes on is kept with them."""
+    """A step of forgetting what is older than ``past_days``, or more than ``past_bytes``; all of it while the disk is
+    short. What a snapshot has stays. {"more"}: there is more to look at. Others wait for a step: it forgets ``limit``
+    rows at most, and where the next one goes on is kept with them."""
     tx.require_operator()
     short = tx.states is not None and tx.states.short()
     told = tx.db.execute("select value from setting where key = 'past_trim'").get
     first, hurried, table, after = map(int, str(told).split()) if told else (0, 0, 0, 0)
     if not told or short > hurried:
         first, hurried, table, after = _begun(tx), int(short), 0, 0
-    over = json.loads(tx.db.execute("select value from setting where key = 'past_over'").get or "{}")
-    parts, looked = _parts(tx), LOOKED
+    parts = _parts(tx)
     asked, most = parts.asked + ASKED, limit
+    looked = LOOKED
     while table < len(_TABLES) and limit > 0 and looked > 0 and parts.asked < asked:
         rows: list[Any] = tx.db.execute(_TABLES[table], (after, min(looked, 4 * most))).fetchall()
         if not rows:
@@ -112,9 +109,6 @@ def trim_past(tx: Tx, limit: int = 500) -> dict[str, Any]:
                 oldest = min(first, parts.named[0][0]) if parts.named else first
                 tx.db.execute("delete from past_said where document = ? and until <= ?", (row, oldest))
                 limit -= tx.db.changes()
-            elif table == _BYTES:
-                if row <= over.get(what.pop(), 0) and not _carried(tx, parts, *what):
-                    limit -= _forget(tx, row, what[0])
             elif what[-1] > first:
                 if table == _STATES:  # they are in the order in which they ended
                     table, after = table + 1, 0
@@ -123,26 +117,27 @@ def trim_past(tx: Tx, limit: int = 500) -> dict[str, Any]:
                 tx.do("delete from past where id = ?", (row,))
                 limit -= 1
             elif table == _VERSIONS and not _carried(tx, parts, *what):
-                limit -= _forget(tx, row, what[0])
+                limit -= _release(tx, row)
+                tx.do("delete from past_version where id = ?", (row,))
+                version_visibility.forget(tx.db, what[:1])
     if more := table < len(_TABLES):
         told = f"{first} {hurried} {table} {after}"
         tx.db.execute("insert or replace into setting(key, value) values('past_trim', ?)", (told,))
     else:
-        tx.db.execute("delete from setting where key in ('past_trim', 'past_over')")
+        tx.db.execute("delete from setting where key = 'past_trim'")
         if tx.states is not None:
             tx.states.parts = None
     return {"more": more}
 
 
 def _begun(tx: Tx) -> int:
-    """From which change on the past is to be kept, which is noted; and what goes beyond ``past_bytes``."""
+    """From which change on the past is to be kept, which is noted."""
     begins = tx.db.execute("select value from setting where key = 'past_from'").get
     if begins is None:
         return int(tx.db.execute("select max(seq) from log").get or 0) + 1
     wanted = _horizon(tx, first := int(str(begins).split()[0]))
     if wanted > first:
         _keep_from(tx, wanted, tx.db.execute("select at from log where seq = ?", (wanted,)).get or tx.now)
-    tx.db.execute("insert or replace into setting(key, value) values('past_over', ?)", (json.dumps(_beyond(tx)),))
     return max(first, wanted)
 
 
@@ -158,7 +153,7 @@ def _parts(tx: Tx) -> Parts:
 
 def _carried(tx: Tx, parts: Parts, document: int, since: int, until: int) -> bool:
     """Whether a snapshot has a version of a document: the whole tree's, or one at whose instant a state of the node is
-    kept, as states that no snapshot has are gone by now; but for young ones, of which any snapshot will do."""
+    kept, as states that no snapshot has are gone by now."""
     states = tx.db.execute(_CARRIED, (document, since, until))
     return parts.whole(since, until) or any(
         parts.between(max(since, began), min(until, ended)) for began, ended in states
@@ -173,34 +168,23 @@ def _horizon(tx: Tx, first: int) -> int:
         return newest
     before = tx.now - tx.index.past_days * DAY_NS
     young = tx.db.execute(_YOUNG, (first, before)).get
-    return newest if young is None else int(young) - 1
+    found = newest if young is None else young - 1
+    size = f"iif(encoding = 4, {content.MAPPED}, length(body))"
+    over = (tx.db.execute(f"select sum({size}) from past_version").get or 0) - tx.index.past_bytes
+    rows = tx.db.execute(f"select until, {size} from past_version order by id")
+    while over > 0:
+        until, less = next(rows)
+        over -= less or 0
+        if over <= 0:
+            return int(max(found, until))
+    return int(found)
 
 
-def _beyond(tx: Tx) -> dict[str, int]:
-    """Of each agent that wrote more of what is kept than its share of ``past_bytes``: the last row to go. Shares are
-    equal, but for what others leave over."""
-    sums = f"select author, sum({_SIZE}) from past_version group by 1 order by 2"
-    written: list[Any] = tx.db.execute(sums).fetchall()
-    left = share = tx.index.past_bytes
-    for place, (_, size) in enumerate(written):
-        share = left // (len(written) - place)
-        if size > share:
-            break
-        left -= size
-    more = {author: size - share for author, size in written if size > share}
-    last: dict[str, int] = {}
-    for row, author, size in tx.db.execute(f"select id, author, {_SIZE} from past_version order by id") if more else ():
-        if more.get(author, 0) > 0:
-            more[author] -= size
-            last[author] = row
-    return last
-
-
-def _forget(tx: Tx, row: int, document: int) -> int:
-    """A version goes. Where the one before it stays, as of a snapshot or of another agent, that is to stand alone then:
+def _release(tx: Tx, row: int) -> int:
+    """A version goes. The one before it stays if a snapshot has it, and is to stand alone then: that is
     work as of many rows, which are returned."""
-    version: Any = tx.db.execute("select number, encoding, body from past_version where id = ?", (row,))
-    number, encoding, body = version.fetchone()
+    version: Any = tx.db.execute("select document, number, encoding, body from past_version where id = ?", (row,))
+    document, number, encoding, body = version.fetchone()
     before: Any = tx.db.execute(
         "select encoding from past_version where document = ? and number = ?", (document, number - 1)
     ).get
@@ -209,6 +193,4 @@ def _forget(tx: Tx, row: int, document: int) -> int:
         restate(tx.db, document, number - 1, *standing_alone(tx.db, document, number - 1))
     if encoding == Encoding.MAP:
         content.release_map(tx.db, body)
-    tx.do("delete from past_version where id = ?", (row,))
-    version_visibility.forget(tx.db, [document])
     return 20 if alone else 1
