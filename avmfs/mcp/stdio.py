@@ -39,7 +39,7 @@ async def serve(server: MemoryServer) -> None:
         while isinstance(problem, ExceptionGroup) and len(problem.exceptions) == 1:
             problem = problem.exceptions[0]
         if left is not None:
-            raise problem if isinstance(problem, OSError) else left
+            raise (problem if isinstance(problem, OSError) else left) from None
     finally:
         server.close()
 
