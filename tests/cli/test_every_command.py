@@ -920,6 +920,7 @@ def test_nothing_is_written_to_a_runtime_directory_of_somebody_else(apart: Shell
 def test_nothing_is_opened_in_a_runtime_directory_of_somebody_else(apart: Shell) -> None:
     """Who opens a fifo waits for somebody to write to it."""
     run = Path(apart.environ["AVM_RUNTIME_DIR"])
+    apart.run("init", "alice", "--root", str(run.parent / "agents"))
     run.mkdir(mode=0o755)
     os.mkfifo(run / "daemon.lock", 0o644)
     os.chown(run, 65534, 65534)
