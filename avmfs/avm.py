@@ -251,8 +251,8 @@ class AVM(Collaboration, CodeIndex):
         self, path: str, at: str | datetime | None = None, *, version: int | None = None, dry_run: bool = False
     ) -> builtins.list[tuple[str, str]]:
         """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant, as a change of
-        now, and bring back tags and links; what came since stays. Returns (path, "make", "write", "mode", "tags" or
-        "links"); with ``dry_run`` what would be done."""
+        now, and bring back tags and links; what came since stays. Returns (path, "make", "write", "mode", "tags",
+        "links", or "lost": no longer kept); with ``dry_run`` what would be done."""
         said = None if at is None else _iso(at)
         found = self._door.call("restore", path=path, at=said, version=version, dry_run=dry_run)
         return [(each["path"], each["action"]) for each in found["restored"]]

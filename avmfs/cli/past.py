@@ -93,7 +93,8 @@ def restore_(
     path: str | None, when: str | None, version: int | None, dry_run: bool, folder: Path | None, to: Path | None
 ) -> None:
     """Make PATH again what it was in a version or, with all below it, at an instant: as a change of now, which its
-    history has too, and bring back tags and links that it had. What came since stays.
+    history has too, and bring back tags and links that it had. What came since stays. A file below it that is
+    "lost" is no longer kept, and stays as it is.
 
     With --from, make a store of a backup, where there is none: the last one made no later than --at. avm backup restore
     FOLDER is the same.

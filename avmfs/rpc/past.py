@@ -110,9 +110,11 @@ def restore(
 ) -> dict[str, Any]:
     """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant (as after the ``@``
     of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
-    something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
-    the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
-    something else stands in the way, TooBig where a file has more than 256 MiB, before anything is done."""
+    something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags", "links" or
+    "lost"}], "more"}: of the first 1000; "lost": its bytes of then are no longer kept, and it stays as it is.
+    ``dry_run``: what would be done. A file that is made is limited as it was. Before anything is done raises Exists
+    where something else stands in the way, TooBig where a file has more than 256 MiB, NotFound where the one at
+    ``path`` is lost."""
     if (at is None) == (version is None):
         raise Invalid("restore takes a time or a version")
     if version is not None:
@@ -130,18 +132,13 @@ def restore(
         while waiting:
             calls.go_on()
             place, old, new = waiting.pop()
-            if new is not None and new.kind is not old.kind:
-                raise Exists("something else has that name now", paths.text(paths.join(place)))
-            if new is None:
-                plan.append(("make", place, old))
-            elif old.kind is not Kind.DIRECTORY and not _same_bytes(then, now, old, new):
-                limits = _limits(then, place, old) if new.document != old.document else None
-                shared = None if limits is None else now.document(new).shared
-                if limits is not None and (shared is None or not {*shared} <= {*limits}):
-                    raise Exists("the file of that name now is for others too", paths.text(paths.join(place)))
-                plan.append(("write", place, old))
-            elif old.kind is not Kind.SYMLINK and old.mode != new.mode:
-                plan.append(("mode", place, old))
+            action = _action(then, now, place, old, new)
+            if action == "lost" and place == where:
+                then.read(old.id, 0, 1)  # says so
+            if action is not None:
+                plan.append((action, place, old))
+            if action == "lost":
+                continue
             lost = _lost(then, now, old, new, where)
             plan += [(what, place, old) for what, some in zip(("tags", "links"), lost, strict=True) if some]
             inside = _children(now, new)
@@ -156,7 +153,7 @@ def restore(
         memory.enroll()
         said = [one for one in plan if one[0] in ("tags", "links")]
         for action, place, old in plan:
-            if action not in ("tags", "links"):
+            if action not in ("tags", "links", "lost"):
                 _do(memory, past, action, place, old)
         for action, place, old in said:  # once all is there that a link may lead to
             _say(memory, past, action, place, old)
@@ -207,6 +204,31 @@ def _status(then: Reader, now: Reader, old: Node | None, new: Node | None) -> st
     return None if same else "modified"
 
 
+def _action(then: Reader, now: Reader, place: tuple[bytes, ...], old: Node, new: Node | None) -> str | None:
+    """What restoring does with what was at a place."""
+    if new is not None and new.kind is not old.kind:
+        raise Exists("something else has that name now", paths.text(paths.join(place)))
+    if new is not None and (old.kind is Kind.DIRECTORY or _same_bytes(then, now, old, new)):
+        return "mode" if old.kind is not Kind.SYMLINK and old.mode != new.mode else None
+    if not _kept(then, old):
+        return "lost"
+    if new is not None and new.document != old.document and (limits := _limits(then, place, old)) is not None:
+        shared = now.document(new).shared
+        if shared is None or not {*shared} <= {*limits}:
+            raise Exists("the file of that name now is for others too", paths.text(paths.join(place)))
+    return "make" if new is None else "write"
+
+
+def _kept(reader: Reader, node: Node) -> bool:
+    """Whether the bytes are, if it is a file."""
+    try:
+        if node.kind is Kind.FILE:
+            reader.read(node.id, 0, 1)
+    except NotFound:
+        return False
+    return True
+
+
 def _same_bytes(then: Reader, now: Reader, old: Node, new: Node) -> bool:
     if old.kind is Kind.SYMLINK:
         return then.target(old.id) == now.target(new.id)
@@ -215,6 +237,8 @@ def _same_bytes(then: Reader, now: Reader, old: Node, new: Node) -> bool:
     same = old.document is not None and old.document == new.document
     if same and then.document(old).head == now.document(new).head:
         return True
+    if not (_kept(then, old) and _kept(now, new)):
+        return False
     for offset in range(0, old.size, _PIECE):
         calls.go_on()
         if then.read(old.id, offset, _PIECE) != now.read(new.id, offset, _PIECE):

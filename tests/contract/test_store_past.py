@@ -1053,6 +1053,36 @@ def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path:
     world.store.close()
 
 
+def test_what_is_no_longer_kept_is_told_and_the_rest_of_a_directory_comes_back(tmp_path: Path) -> None:
+    world = World(tmp_path / "small.db", past_bytes=100_000)
+    who, top = memory(world, ALICE), world.node(ALICE, "memory").id
+    for number in range(4):
+        node = world.write(ALICE, f"memory/f{number}", (b"%d" % number) * (200_000 if number < 2 else 9))
+        world.do(ALICE, "set_tags", node=node, add=["kept"], remove=[], replace=False)
+    then = f"seq.{world.seq()}"
+    for number in range(4):
+        world.do(ALICE, "unlink", parent=top, name=b"f%d" % number)
+    world.write(ALICE, "memory/f0", random.Random(9).randbytes(200_000))
+    changes = past_methods.compare(who, then)["changes"]
+    assert [each["status"] for each in changes] == ["modified", "removed", "removed", "removed"]
+    with pytest.raises(NotFound, match="no longer kept"):
+        past_methods.restore(who, "/memory/f1", at=then)
+    planned = past_methods.restore(who, "/memory", at=then, dry_run=True)["restored"]
+    assert past_methods.restore(who, "/memory", at=then)["restored"] == planned
+    assert [(each["path"], each["action"]) for each in planned if each["action"] != "mode"] == [
+        ("/memory/f0", "lost"),
+        ("/memory/f1", "lost"),
+        *((f"/memory/f{number}", action) for number in (2, 3) for action in ("make", "tags")),
+    ]
+    seen = world.at(ALICE, Moment(world.seq(), world.now))
+    assert {path: seen[path][5:] for path in seen if path.startswith(b"/memory/f")} == {
+        b"/memory/f0": (random.Random(9).randbytes(200_000), ()),
+        b"/memory/f2": (b"2" * 9, ("kept",)),
+        b"/memory/f3": (b"3" * 9, ("kept",)),
+    }
+    world.store.close()
+
+
 def test_a_change_made_with_the_clock_set_back_ends_none_of_the_past(world: World) -> None:
     seqs = []
     for day in range(40):

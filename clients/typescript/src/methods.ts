@@ -802,9 +802,11 @@ export interface Methods {
   /**
    * Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant (as after the ``@``
    * of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
-   * something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
-   * the first 1000; ``dry_run``: what would be done. A file that is made is limited as it was. Raises Exists where
-   * something else stands in the way, TooBig where a file has more than 256 MiB, before anything is done.
+   * something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags", "links" or
+   * "lost"}], "more"}: of the first 1000; "lost": its bytes of then are no longer kept, and it stays as it is.
+   * ``dry_run``: what would be done. A file that is made is limited as it was. Before anything is done raises Exists
+   * where something else stands in the way, TooBig where a file has more than 256 MiB, NotFound where the one at
+   * ``path`` is lost.
    */
   restore(given: RestoreArguments): Promise<Json>;
   /**
