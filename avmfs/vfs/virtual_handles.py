@@ -210,12 +210,12 @@ class PastHandle(VirtualHandle):
         with self.lock, self.memory.reading() as reader:
             try:
                 reader.node(self.node)
-            except NotFound:  # it has been purged since, or is no longer for the asker
+                if offset < self.start or self.start + len(self.head) < stop:
+                    start = offset - offset % PIECE
+                    self.head = reader.read(self.node, start, max(PIECE, stop - start))
+                    self.start = start
+            except NotFound:  # purged since, its bytes no longer kept, or no longer for the asker
                 raise Stale() from None
-            if offset < self.start or self.start + len(self.head) < stop:
-                start = offset - offset % PIECE
-                self.head = reader.read(self.node, start, max(PIECE, stop - start))
-                self.start = start
             return self.head[offset - self.start : max(0, stop - self.start)]
 
     def seek(self, offset: int, *, hole: bool) -> int:

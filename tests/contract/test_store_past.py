@@ -1198,6 +1198,18 @@ def test_a_file_of_the_past_that_is_open_is_read_no_more_once_it_is_not_the_read
         held.read(2, 5)
 
 
+def test_a_file_of_the_past_that_is_open_is_stale_once_its_bytes_are_no_longer_kept(tmp_path: Path) -> None:
+    world = World(tmp_path / "few.db", versions=_FEW_VERSIONS)
+    node = world.write(ALICE, "memory/f", b"x" * 300_000)
+    held = PastHandle(memory(world, ALICE).at(Moment(world.seq(), world.now)), node)
+    for number in range(2 * _FEW_VERSIONS):
+        world.write(ALICE, "memory/f", b"%d" % number)
+    assert held.read(0, 4) == b"xxxx"
+    with pytest.raises(Stale):
+        held.read(200_000, 4)
+    world.store.close()
+
+
 def test_what_was_large_before_it_took_the_place_of_another_file_is_read_in_pieces(tmp_path: Path) -> None:
     hole = 1 << 40
     world = World(tmp_path / "avm.db", past_bytes=2 * hole)
