@@ -113,10 +113,7 @@ def _served(
     reason: str | None = None
     deadline = time.monotonic() + SETTLED_S
     while True:
-        try:
-            holder = StoreLock(where.database).holder()
-        except PermissionError:  # another user's store: its daemon decides, and only that can give anything
-            holder, autostart = {"socket": where.runtime_dir / "avm.sock"}, False
+        holder = _holder(where)
         if holder is None and autostart and reason is None:
             from avmfs.api.autostart import sought
 
@@ -141,15 +138,20 @@ def _served(
     return None
 
 
+def _holder(where: Paths) -> dict[str, Any] | None:
+    """Who has the store. Of another user's its daemon decides, and only that can give anything."""
+    try:
+        return StoreLock(where.database).holder()
+    except PermissionError:
+        return {"socket": where.runtime_dir / "avm.sock"}
+
+
 def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> Door | None:
     """The door of a daemon that serves, for whoever has only so long for each answer; None where none does, and never
     with AVM_AT. Raises Busy, and what the daemon refuses."""
     if environ.get("AVM_AT"):
         return _elsewhere(agent, environ, timeout_s=within_s)
-    try:
-        holder = StoreLock(where.database).holder()
-    except PermissionError:  # another user's store, as in _served
-        holder = {"socket": where.runtime_dir / "avm.sock"}
+    holder = _holder(where)
     if holder is None:
         return None
     key = environ.get("AVM_API_KEY", "")
