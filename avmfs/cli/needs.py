@@ -19,6 +19,7 @@ from typing import Literal
 
 from avmfs_config import ConfigError, Mount, Paths, load_mounts, load_settings
 from avmfs_config.isolation import entitled, isolation
+from avmfs_config.paths import real_place
 
 from avmfs.store.files.store_lock import StoreLock
 
@@ -134,9 +135,8 @@ def place(mount: Mount, running: bool, table: Path = MOUNTS) -> Iterator[Finding
     """Whether something is mounted there as it should be. The table says so, not the mountpoint: looking at one that
     hangs would hang as well."""
     about, point = f"mount {mount.agent_id}", mount.mountpoint
-    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal, and without symbolic links. The
-    # last name is not resolved.
-    real = os.fsencode(Path(os.path.realpath(point.parent), point.name))
+    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal
+    real = os.fsencode(real_place(point))
     points = {line.split(b" ")[4] for line in table.read_bytes().split(b"\n") if line}
     if re.sub(rb"[ \t\n\\]", lambda sign: b"\\%03o" % sign[0][0], real) in points:
         return

@@ -81,6 +81,12 @@ def not_own(directory: Path) -> str:
     return "" if found.st_uid == os.geteuid() else f"belongs to another user (uid {found.st_uid})"
 
 
+def real_place(mountpoint: Path) -> Path:
+    """As the kernel's table of mounts has it, without symbolic links. The last name is not resolved: it may be a dead
+    or hanging mount."""
+    return Path(os.path.realpath(mountpoint.parent), mountpoint.name)
+
+
 def expand_path(text: str, environ: Mapping[str, str]) -> Path:
     """`text` with a leading ``~`` or ``~user`` and every ``$NAME`` or ``${NAME}`` expanded, made plain.
 

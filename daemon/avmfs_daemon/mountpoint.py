@@ -24,6 +24,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from avmfs_config.paths import real_place
+
 log = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_S = 5
@@ -53,15 +55,9 @@ class Mounted:
         return "fuse" in self.kind and ("avmfs" in self.kind or self.source.startswith("avmfs"))
 
 
-def real(path: Path) -> Path:
-    """As the kernel's table has it, without symbolic links. The last name is not resolved: it may be a dead or hanging
-    mount."""
-    return Path(os.path.realpath(path.parent), path.name)
-
-
 def mounts_at(path: Path) -> list[Mounted]:
     """What is mounted exactly there, the lowest first."""
-    place = real(path)
+    place = real_place(path)
     return [mounted for mounted in _table() if mounted.path == place]
 
 
@@ -133,7 +129,7 @@ class Mountpoint:
 
     def __init__(self, path: Path, descriptor: int, mode: int) -> None:
         self.path = path
-        self.real = real(path)
+        self.real = real_place(path)
         self.mode = mode
         self._descriptor = descriptor
         self._warned = False

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from avmfs_config import Mount
+from avmfs_config.paths import real_place
 
 from avmfs.errors import Invalid
 from avmfs.fuse import handover
@@ -24,7 +25,7 @@ from avmfs.fuse.serve import front_end
 from avmfs_daemon import forkserver, runtime
 from avmfs_daemon.child import Child
 from avmfs_daemon.fdstore_client import BELOW, LIMIT_S, FdStoreClient
-from avmfs_daemon.mountpoint import Mountpoint, MountpointError, real
+from avmfs_daemon.mountpoint import Mountpoint, MountpointError
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Takeover:
         it cannot be used; two names of one directory would have each mount take the other's place."""
         mount = child.mount
         assert mount is not None
-        place = real(mount.mountpoint)
+        place = real_place(mount.mountpoint)
         held = [each.name for each in others if each.wanted and each.mountpoint and each.mountpoint.real == place]
         if held:
             child.change("failed", f"{mount.mountpoint}: another name of the directory of {held[0]}")
