@@ -239,6 +239,13 @@ def life(path: Path) -> str:
         return incarnation.read(db)
 
 
+def lose_newest(log: MemoryLog) -> int:
+    """The number of the record that the log has no longer."""
+    server = log._server
+    lost, server.newest = server.records.pop(), server.newest - 1
+    return lost.number
+
+
 def test_who_joins_again_after_the_log_has_lost_records_keeps_what_it_alone_has_and_says_that_it_went_back(
     tmp_path: Path, log: MemoryLog, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -251,8 +258,7 @@ def test_who_joins_again_after_the_log_has_lost_records_keeps_what_it_alone_has_
     cluster.join(b, log, POLICY)
     assert life(b) == before and not loss_check.rescued(b), "nothing is lost: it follows the log"
     shared(b, log, "three.md")
-    server = log._server
-    lost, server.newest = server.records.pop(), server.newest - 1
+    lost = lose_newest(log)
     cluster.join(b, log, POLICY)
     [aside] = loss_check.rescued(b)
     with contextlib.closing(database.connect(aside / b.name, writable=False)) as db:
@@ -260,7 +266,7 @@ def test_who_joins_again_after_the_log_has_lost_records_keeps_what_it_alone_has_
     assert life(b) != before and f"is in {aside}" in caplog.text
     now = life(b)
     shared(b, log, "four.md")
-    assert server.newest == lost.number and life(b) == now
+    assert log.head() == lost and life(b) == now
     cluster.join(b, log, POLICY)
     assert loss_check.rescued(b) == [aside], "it follows this log again"
 
@@ -364,8 +370,7 @@ def test_a_store_of_before_for_whose_copy_there_is_no_room_stays_and_nothing_is_
     cluster.join(b, log, POLICY)
     pages = b.stat().st_size // PAGE
     shared(b, log, "two.md")
-    log._server.records.pop()
-    log._server.newest -= 1
+    lose_newest(log)
     before, copy = life(b), loss_check.copy
 
     def filling(path: Path, to: Path, lost: list[int] | None = None) -> None:

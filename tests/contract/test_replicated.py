@@ -25,7 +25,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import Peer
-from avmfs.store.writer.following import Follower, ReplicatedWriter
+from avmfs.store.writer.following import LogFollower, ReplicatedWriter
 from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
 from avmfs.store.writer.request import Request, parse
 from avmfs.store.writer.wal_sync import WalSync
@@ -349,7 +349,7 @@ def test_what_waits_for_the_log_is_refused_when_it_has_waited_long_enough_whoeve
 def test_a_host_tells_how_far_its_clock_is_from_that_of_the_log(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
     a, told = hosts.open("a"), list[dict[str, Any]]()
-    follower = Follower(AtOnce(), a, MemoryLog(hosts.server), told.append)  # type: ignore[arg-type]
+    follower = LogFollower(at_once, a, MemoryLog(hosts.server), told.append)
     follower._round()
     for wrong_s in (-660.0, 660.0):
         hosts.server.clock = lambda wrong_s=wrong_s: time.time() + wrong_s
@@ -449,11 +449,9 @@ def test_a_log_that_has_lost_what_was_applied_here_is_not_written_to(hosts: Host
     a.close()
 
 
-class AtOnce:
-    """A writer that has nothing else to do."""
-
-    def call(self, work: Callable[[], None]) -> None:
-        work()
+def at_once(work: Callable[[], None]) -> None:
+    """The call of a writer that has nothing else to do."""
+    work()
 
 
 @pytest.mark.parametrize("more", [["other.md"], ["other.md", "three.md"]])
@@ -474,7 +472,7 @@ def test_nothing_follows_another_record_than_the_one_applied_here(
         write(a, "four.md", b"4")
     assert names(a) == ["one.md", "two.md"] and a.down is not None and hosts.server.newest == newest
     monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
-    follower = Follower(AtOnce(), a, MemoryLog(hosts.server), lambda figures: None)  # type: ignore[arg-type]
+    follower = LogFollower(at_once, a, MemoryLog(hosts.server), lambda figures: None)
     follower.settled = True
     with pytest.raises(StoreFailed, match="has lost records"):
         follower._round()

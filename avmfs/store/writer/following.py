@@ -52,7 +52,7 @@ class ReplicatedWriter(Writer):
         self._begun_at = time.monotonic()
         self._change_ring.hear(applier.replica.db)
         applier.followed = self._tell_followed
-        self._follower = Follower(self, applier, heard, tell)
+        self._follower = LogFollower(self.call, applier, heard, tell)
         self._first: dict[bytes | None, int] = {}  # number of each client that asked while the log was not there
 
     def run(self) -> None:
@@ -129,18 +129,18 @@ class ReplicatedWriter(Writer):
         return ReadOnly(f"nothing can be written: {down.reason}")
 
 
-class Follower(threading.Thread):
-    """Hears of records, and has the writer's thread apply them."""
+class LogFollower(threading.Thread):
+    """Hears of records, and has the writer's thread apply them: ``call`` runs something there."""
 
     def __init__(
         self,
-        writer: Writer,
+        call: Callable[[Callable[[], None]], None],
         applier: ReplicatedApplier,
         shared_log: SharedLog,
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         super().__init__(name="follow", daemon=True)
-        self._writer, self._applier, self._log = writer, applier, shared_log
+        self._call, self._applier, self._log = call, applier, shared_log
         self._tell = tell
         self._over = threading.Event()
         self._reported = -math.inf
@@ -217,7 +217,7 @@ class Follower(threading.Thread):
             finally:
                 done.set()
 
-        self._writer.call(run)
+        self._call(run)
         while not done.wait(AGAIN_S):
             if self._over.is_set():
                 return
