@@ -18,6 +18,7 @@ from typing import Any
 from avmfs_config import find_paths
 from avmfs_daemon import control, mountpoint
 
+from avmfs.rpc.client import RemoteDoor
 from tests import forked
 
 REPOSITORY = Path(__file__).parents[2]
@@ -104,6 +105,7 @@ class Daemon:
         self.agents: list[str] = []
         self.pids, self.supervisors = Pids(), Pids()
         self.holder = 0
+        self._doors: list[RemoteDoor] = []
         self.settings(QUIET)
 
     def mounts(self, *agents: str, more: str = "") -> None:
@@ -116,6 +118,11 @@ class Daemon:
 
     def at(self, agent: str) -> Path:
         return self.root / agent
+
+    def door(self, agent: str = "bob", **more: Any) -> RemoteDoor:
+        """Closed with the daemon at the latest: one that a failed test leaves open would fail a later test."""
+        self._doors.append(RemoteDoor(self.run / "avm.sock", agent, timeout_s=200, **more))
+        return self._doors[-1]
 
     def command(self, *arguments: str, expect: int = 0) -> str:
         done = self.run_command(*arguments)
@@ -227,6 +234,8 @@ class Daemon:
 
     def clean_up(self) -> None:
         """By pid and by mountpoint only."""
+        for door in self._doors:
+            door.close()
         with contextlib.suppress(Exception):
             self.family()
         # The supervisor first, whose number need not be the lowest: it would replace a holder that ends.

@@ -74,14 +74,10 @@ def served() -> Iterator[Daemon]:
             daemon.clean_up()
 
 
-def door(daemon: Daemon, agent: str = "bob", **more: Any) -> RemoteDoor:
-    return RemoteDoor(daemon.run / "avm.sock", agent, timeout_s=200, **more)
-
-
 def answers(daemon: Daemon) -> None:
     """A new client of the daemon's own user is served promptly."""
     started = time.monotonic()
-    client = door(daemon)
+    client = daemon.door()
     try:
         assert client.call("read", path="/shared/note.md")["data"] == b"hello world"
     finally:
@@ -262,7 +258,7 @@ def _peeled(between: str) -> bytes:
 
 
 def test_long_work_keeps_nobody_else_waiting_and_ends_with_its_client(served: Daemon) -> None:
-    client = door(served)
+    client = served.door()
     for between in ("x", "y"):
         client.call("write", path="/private/long.md", data=_peeled(between))
         time.sleep(1.1)  # another version
@@ -289,7 +285,7 @@ def test_long_work_keeps_nobody_else_waiting_and_ends_with_its_client(served: Da
 
 
 def test_who_waits_for_a_change_ends_with_its_client(served: Daemon) -> None:
-    client = door(served)
+    client = served.door()
     seen = client.call("watch")
     arguments = {"since": seen["seq"], "unread": seen["unread"], "wait": 60.0}
     threads = f"/proc/{served.family()['door']}/task"
@@ -347,7 +343,7 @@ def test_four_hundred_clients_of_its_own_user(served: Daemon) -> None:
         assert 100 < refused < 399, served.log()[-6000:]
         started = time.monotonic()
         with pytest.raises(Busy, match="too many clients"):
-            door(served)
+            served.door()
         assert time.monotonic() - started < PROMPT_S
         # Those who are in are served, and so are the mounts.
         wire.send(clients[0], {"id": 1, "method": "read", "arguments": {"path": "/shared/note.md"}})
@@ -362,7 +358,7 @@ def test_four_hundred_clients_of_its_own_user(served: Daemon) -> None:
 
 def _admitted(daemon: Daemon) -> bool:
     with contextlib.suppress(Busy):
-        door(daemon).close()
+        daemon.door().close()
         return True
     return False
 
@@ -415,9 +411,9 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
 
 
 def test_a_key_that_revokes_itself_hears_that_it_is_done(served: Daemon) -> None:
-    with contextlib.closing(door(served)) as bob:
+    with contextlib.closing(served.door()) as bob:
         made = bob.call("create_key", actions=["inbox"])
-    with contextlib.closing(door(served, key=made["key"])) as keyed:
+    with contextlib.closing(served.door(key=made["key"])) as keyed:
         assert keyed.call("revoke_key", id=made["id"])["agent"] == "bob" and keyed.urgent == ""
         with pytest.raises(Denied, match="revoked"):
             keyed.call("inbox")
@@ -428,7 +424,7 @@ def test_what_the_supervisor_is_asked_can_be_asked_without_end(served: Daemon) -
     pid, until = served.family()["door"], time.monotonic() + 3
 
     def ask(number: int) -> None:
-        with contextlib.closing(door(served)) as client:
+        with contextlib.closing(served.door()) as client:
             while time.monotonic() < until:
                 with pytest.raises((NotSupported, Busy)):  # a busy machine's supervisor may be late to answer
                     client.call("sign_in")
@@ -436,7 +432,7 @@ def test_what_the_supervisor_is_asked_can_be_asked_without_end(served: Daemon) -
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(ask, range(16)))
     answers(served)
-    with contextlib.closing(door(served)) as client, pytest.raises(NotSupported, match="no HTTP service"):
+    with contextlib.closing(served.door()) as client, pytest.raises(NotSupported, match="no HTTP service"):
         client.call("sign_in")
     assert served.family()["door"] == pid
 
@@ -447,14 +443,14 @@ def test_an_answer_that_no_frame_can_carry_is_an_error_and_the_connection_goes_o
     daemon.mounts()
     daemon.settings(QUIET)
     daemon.start()
-    with contextlib.closing(door(daemon)) as bob:
+    with contextlib.closing(daemon.door()) as bob:
         bob.call("write", path="/shared/note.md", data=b"hello world")
     daemon.command("stop")
     with contextlib.closing(connect(daemon.root / "data/avm.db")) as db:
         db.execute("update document set user = ? where user is null or user = '{}'", (json.dumps({"n": 10**30}),))
         assert db.changes()
     daemon.start()
-    with contextlib.closing(door(daemon)) as bob:
+    with contextlib.closing(daemon.door()) as bob:
         with pytest.raises(StoreFailed, match="the answer cannot be sent"):
             bob.call("records", path="/shared")
         assert bob.call("read", path="/shared/note.md")["data"] == b"hello world"
@@ -610,7 +606,7 @@ def prompt(client: RemoteDoor, method: str, **arguments: Any) -> AvmError | None
 
 @pytest.mark.parametrize("size", [1, MEGABYTE], ids=["short", "megabyte"])
 def test_any_question_is_answered_or_refused(served: Daemon, size: int) -> None:
-    client = door(served)
+    client = served.door()
     questions = (
         QUERIES
         if size == 1
@@ -639,7 +635,7 @@ def test_any_question_is_answered_or_refused(served: Daemon, size: int) -> None:
 
 
 def test_a_large_file_of_one_word_does_not_make_searching_slow(served: Daemon) -> None:
-    client = door(served)
+    client = served.door()
     try:
         for number in range(3):
             client.call("write", path=f"/shared/flood{number}.md", data=b"flood" * (MEGABYTE // 5))
@@ -799,7 +795,7 @@ def test_the_values_below_are_of_all_methods() -> None:
 
 @pytest.mark.parametrize("method", sorted(set(GOOD) - {"warmup"}))
 def test_any_value_of_any_argument_is_taken_or_refused(served: Daemon, method: str) -> None:
-    client = door(served, "fuzz")
+    client = served.door("fuzz")
     names = [*inspect.signature(methods._loaded()[method]).parameters][1:]
     try:
         client.call("write", path="/private/y.md", data=b"z")
@@ -815,7 +811,7 @@ def test_any_value_of_any_argument_is_taken_or_refused(served: Daemon, method: s
 
 @pytest.mark.parametrize("limit", [10**9, -1, 0, 2**63, -(2**63)])
 def test_limits_out_of_range_are_refused(served: Daemon, limit: int) -> None:
-    client = door(served)
+    client = served.door()
     try:
         assert isinstance(prompt(client, "search", q="hello", limit=limit), Invalid)
         assert isinstance(prompt(client, "read", path=f"/:list?limit={limit}"), Invalid)
@@ -828,7 +824,7 @@ def test_limits_out_of_range_are_refused(served: Daemon, limit: int) -> None:
 
 
 def test_relevance_is_a_number_from_0_to_1(served: Daemon) -> None:
-    client = door(served)
+    client = served.door()
     try:
         for value in (float("nan"), float("inf"), -0.1, 1.1):
             assert isinstance(prompt(client, "recall", q="hello", min_relevance=value), Invalid)
@@ -837,7 +833,7 @@ def test_relevance_is_a_number_from_0_to_1(served: Daemon) -> None:
 
 
 def test_a_path_may_not_be_deeper_than_anybody_needs(served: Daemon) -> None:
-    client = door(served)
+    client = served.door()
     try:
         for path in ("/private/" + "d/" * 30_000 + "f", "/private/" + f"{'d' * 200}/" * 30 + "f"):
             for refused in (

@@ -33,10 +33,6 @@ REFUSED = "127.0.0.2"
 pytestmark = pytest.mark.timeout(2 * LIMIT_S + DELIVERIES)
 
 
-def door(daemon: Daemon, agent: str, **more: Any) -> RemoteDoor:
-    return RemoteDoor(daemon.run / "avm.sock", agent, timeout_s=200, **more)
-
-
 def configured(daemon: Daemon, *allow: str, more: str = "", backoff_s: float = 0.05, attempts: int = 100) -> None:
     allowed = ", ".join(allow)
     daemon.settings(
@@ -74,7 +70,7 @@ class Writer(threading.Thread):
         n = 0
         while n < self.count:
             try:
-                client = client or door(self.daemon_, "bob")
+                client = client or self.daemon_.door("bob")
                 client.call("write", path=f"/memory/q{n % QUEUES}/{n}", data=b"x")
             except AvmError:
                 if client is not None:
@@ -96,7 +92,7 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
         configured(daemon, "127.0.0.1", REFUSED)
         daemon.mounts()
         daemon.start()
-        client = door(daemon, "alice")
+        client = daemon.door("alice")
         secrets = {
             f"/q{n}": client.call("subscribe", pattern=f"/memory/q{n}/*", url=receiver.url(f"/q{n}"))["secret"]
             for n in range(QUEUES)
@@ -156,7 +152,7 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
         assert refused.connections == before, "a refused address was reached"
         status = daemon.status()["outbox"]
         assert status["dead"] >= DELIVERIES and status["subscriptions"] == QUEUES + 1
-        client = door(daemon, "alice")
+        client = daemon.door("alice")
         letters = client.call("dead_letters")["letters"]
         client.close()
         assert {letter["url"] for letter in letters} == {refused.url("/all")}
@@ -188,7 +184,7 @@ def test_a_receiver_that_hangs_delays_nobody_else(daemon: Daemon) -> None:
         configured(daemon, "127.0.0.1")
         daemon.mounts()
         daemon.start()
-        eve, alice = door(daemon, "eve"), door(daemon, "alice")
+        eve, alice = daemon.door("eve"), daemon.door("alice")
         for n in range(30):
             eve.call("subscribe", pattern="/memory/*", url=slow.url(f"/{n}"))
         alice.call("subscribe", pattern="/memory/*", url=quick.url("/"))
@@ -203,7 +199,7 @@ def test_a_receiver_that_hangs_delays_nobody_else(daemon: Daemon) -> None:
 
 def test_mail_notices_and_hooks_in_one_daemon(daemon: Daemon, tmp_path: Path) -> None:
     said, loud = tmp_path / "said", tmp_path / "loud.sh"
-    loud.write_text(f'#!/bin/sh\ncat >> {said}.part\necho "$@" >> {said}.arguments\n')
+    loud.write_text(f'#!/bin/sh\ncat >> {said}.input\necho "$@" >> {said}.part\nmv {said}.part {said}.arguments\n')
     loud.chmod(0o755)
     hooks = (
         f'hooks:\n  - {{pattern: "/memory/shared/*", event: write, command: [{loud}, "$HOME; rm x"]}}\n'
@@ -214,7 +210,7 @@ def test_mail_notices_and_hooks_in_one_daemon(daemon: Daemon, tmp_path: Path) ->
         configured(daemon, "127.0.0.1", more=hooks)
         daemon.mounts()
         daemon.start()
-        alice, bob = door(daemon, "alice"), door(daemon, "bob")
+        alice, bob = daemon.door("alice"), daemon.door("bob")
         with pytest.raises(Denied, match=r"webhooks\.allow"):
             bob.call("subscribe", pattern="/memory/*", url="http://10.0.0.1/")
         secret = bob.call("subscribe", pattern="/tell/me", url=receiver.url("/mail"))["secret"]
@@ -226,9 +222,9 @@ def test_mail_notices_and_hooks_in_one_daemon(daemon: Daemon, tmp_path: Path) ->
         assert (mail.said["event"], mail.said["path"], mail.said["agent_id"]) == ("tell", "/tell/bob", "bob")
         assert b"words" not in mail.body
         alice.call("write", path="/shared/a.md", data=b"x")
-        wait(lambda: Path(f"{said}.part").exists() and Path(f"{said}.arguments").exists())
+        wait(Path(f"{said}.arguments").exists)
         assert Path(f"{said}.arguments").read_text() == "$HOME; rm x\n"
-        hook = json.loads(Path(f"{said}.part").read_text())
+        hook = json.loads(Path(f"{said}.input").read_text())
         assert (hook["event"], hook["path"], hook["agent_id"]) == ("write", "/memory/shared/a.md", "alice")
         found = bob.call("notices", mark_read=True)["notices"]
         assert [event["path"] for each in found for event in each["events"]] == ["/memory/shared/a.md"] * 2
@@ -257,14 +253,14 @@ def test_a_hook_under_way_runs_once_across_a_reload_and_never_beside_another(dae
     configured(daemon, more=hooks)
     daemon.mounts()
     daemon.start()
-    alice = door(daemon, "alice")
+    alice = daemon.door("alice")
     alice.call("write", path="/shared/a.md", data=b"x")
     wait(lambda: lines() == "b")
     keeper = daemon.whole_family()["keeper"]
     configured(daemon, more=hooks + "limits: {trash_days: 7}\n")
     daemon.command("reload")
     alice.close()
-    alice = door(daemon, "alice")
+    alice = daemon.door("alice")
     alice.call("write", path="/shared/b.md", data=b"x")
     time.sleep(1.5)  # for a second run to begin, if it did
     assert lines() == "b" and alive(keeper)
