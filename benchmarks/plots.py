@@ -27,6 +27,8 @@ COLOURS: Final = {
     "C+SQLite": "tab:brown",
     "C": "tab:gray",
     "ext4": "tab:green",
+    "tmpfs": "tab:olive",
+    "mfusepy": "tab:purple",
     "published": "tab:red",
     "cosine": "tab:gray",
     "mem0": "tab:red",
@@ -195,7 +197,7 @@ def _recall(pyplot: Any, report: Report) -> Any:
         growth.plot(sizes, [row["median ms"] for row in some], style, color=_colour(way), label=f"{way}, {engine}")
     growth.set(xscale="log", yscale="log", xlabel="notes", ylabel="median ms", title="a new question, by size")
     for panel in (shares, growth):
-        panel.legend(fontsize=6, framealpha=0.5)
+        panel.legend(fontsize=6, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.2))  # curves are everywhere else
     return figure
 
 
