@@ -319,7 +319,8 @@ class Engine:
         named = columns["speaker"][chosen] if asks != q else None
         count, cosine, coverage = len(table.passages), evidence["cosine"], evidence["coverage"]
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
-        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count, told)
+        shown = (ranked.scores, cosine, coverage, short, terms_in, named)
+        absolute = relevance(*shown, brevity, count, told, 0 if by_meaning else len(terms))
         return Ranking(table, ranked, absolute, evidence, degraded, rows, early)
 
     def nearness(self, who: Principal, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:

@@ -75,6 +75,13 @@ BRIEF_BLIND: Final = 2.0
 MANY: Final = 100
 """Passages from which all of it counts: of a handful of notes, one that answers stands out."""
 
+WORDLESS: Final = (-6.0, 12.0)
+"""In place of all that, where no passage has any of the question's words, though there are WORDS_ASKED, as none has of
+one in another script: bias and weight of the nearest cosine and of how far it lies above the FIELD-th. Of English
+paragraphs that answer a Chinese question, and of eight stores that do not (benchmarks/README.md)."""
+WORDS_ASKED: Final = 4
+FIELD: Final = 30
+
 Floats = NDArray[np.float64]
 
 
@@ -88,11 +95,13 @@ def relevance(
     brevity: float | None = None,
     count: int = 0,
     known: float = 1.0,
+    asked: int = 0,
 ) -> Floats:
     """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
     0 for a page; ``terms`` is how many each has, none given: enough. ``named`` is 1 where the one who speaks is named
     in the question, if it was asked without the name. ``brevity`` is the whole store's: 1 for notes, 0 for pages;
-    ``count`` is how many passages it has, ``known`` how far the model knows the question (0 to 1)."""
+    ``count`` is how many passages it has, ``known`` how far the model knows the question (0 to 1), ``asked`` how many
+    words that has."""
     if not len(scores):
         return scores
     if named is not None:
@@ -105,7 +114,10 @@ def relevance(
     near = np.where(blind, seen.max() if len(seen) else np.nan, cosines) - shift
     told_by = _witnesses(near, coverage, common, known)
     best = _joined(told_by.max(axis=1))
-    if brevity is not None:
+    if asked >= WORDS_ASKED and count >= MANY and len(seen) >= FIELD and not coverage.any():
+        nearest, field = np.partition(seen, (-1, -FIELD))[[-1, -FIELD]]
+        best = _sure(WORDLESS[0] + WORDLESS[1] * (2 * nearest - field - shift))
+    elif brevity is not None:
         told = min(max(BRIEF[0] + BRIEF[1] * brevity + BRIEF[2] * common, DOUBT), UPLIFT)
         odds = math.exp((told if len(seen) else BRIEF_BLIND * brevity) * min(1.0, count / MANY))
         best = best * odds / (1 + best * (odds - 1))

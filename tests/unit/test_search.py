@@ -445,6 +445,18 @@ def test_a_question_that_is_near_to_all_that_a_store_says_is_on_its_subject() ->
     assert best(0.0, 0.36) > 0.45
 
 
+def test_of_a_question_whose_words_nothing_has_the_nearest_stands_out_or_is_no_answer() -> None:
+    """As of a Chinese question to English notes."""
+
+    def best(nearest: float, field: float, asked: int, word: float = 0.0) -> float:
+        cosines, coverage = np.array([nearest, *[field] * 200]), np.array([0.0] * 200 + [word])
+        how: dict[str, Any] = {"brevity": 0.2, "count": 201, "asked": asked}
+        return float(relevance(cosines, cosines, coverage, np.ones(201), **how).max())
+
+    assert best(0.31, 0.25, 8) < 0.3 < best(0.31, 0.1, 8)
+    assert best(0.31, 0.1, 3) < 0.3 > best(0.31, 0.1, 8, word=0.05), "too few words to tell, or one that is there"
+
+
 def test_what_all_texts_of_a_language_have_in_common_is_no_answer() -> None:
     german = np.array([0.44, *[0.33] * 10])  # the nearest of eleven German notes to a question on a mountain, by MiniLM
     assert relevance(german, german, np.zeros(11), np.ones(11), brevity=1.0, count=11).max() < 0.3
