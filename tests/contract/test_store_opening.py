@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,6 +215,59 @@ def test_a_forked_child_opens_its_own_connections(tmp_path: Path) -> None:
     world.write(ALICE, "/memory/f", b"2")
     assert world.bytes(BOB, "/memory/f") == b"2"
     world.close()
+
+
+@pytest.mark.parametrize("call", ["acquire", "release"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_child_that_is_forked_while_a_thread_writes_keeps_nobody_from_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, waits: bool
+) -> None:
+    """As long as it lives. ``waits``: for the thread; else it is forked all the same, as after ten seconds."""
+    path = tmp_path / "avm.db"
+    store = open_direct(path, Policy(), RULES)
+    locked, really, (heard, said) = StoreLock(path).path.stat(), getattr(StoreLock, call), os.pipe()
+    children: list[int] = []
+
+    def has(descriptor: int) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(descriptor), locked)
+        return False
+
+    def fork() -> None:
+        if child := os.fork():
+            children.append(child)
+            return
+        os.write(said, b"has it" if any(map(has, range(3, 1024))) else b"has it not")
+        time.sleep(600)
+        os._exit(0)
+
+    forking = threading.Thread(target=fork)
+
+    def forked_meanwhile(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        held = really(*arguments, **named) if call == "acquire" else None
+        if waits:
+            forking.start()
+            forking.join(1.0)
+        else:
+            fork()
+        return held if call == "acquire" else really(*arguments, **named)
+
+    monkeypatch.setattr(StoreLock, call, forked_meanwhile)
+    try:
+        store.submit(ALICE, "enroll")
+        if waits:
+            forking.join(300)
+        lock = StoreLock(path)
+        lock.release(lock.acquire(0.0), clean=True)
+        assert os.read(heard, 100) == (b"has it not" if waits else b"has it")
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    store.close()
+    os.close(heard)
+    os.close(said)
 
 
 class Full:

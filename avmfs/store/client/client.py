@@ -331,7 +331,7 @@ class DirectWriter(Submitter):
         self._note = SyncNote(path)
         self._closed = False
         self._checkpoint_at = CHECKPOINT_PAGES  # in the log
-        with self._locked(), GATE:
+        with self._locked():
             database.prepare(path, at_least)
             self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
             self._applier.db.set_wal_hook(self._committed)
@@ -343,7 +343,7 @@ class DirectWriter(Submitter):
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         with self._mutex:
             try:
-                with self._locked(), GATE:
+                with self._locked():
                     if found := self._in_place.displaced():  # by a repair, say: what we have open is nobody's store
                         raise StoreFailed(f"{described(found)}; open it anew", os.fspath(self._path))
                     with database.translated(self._path):  # a newer avmfs may have had it in between
@@ -378,17 +378,18 @@ class DirectWriter(Submitter):
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """The store's lock, given back as clean if the block ends so, and began so or ``_recover`` has made it so:
-        SQLite syncs each commit."""
-        descriptor, clean = self._lock.acquire(self._wait, COMMAND_S), False
-        self._trusted = not self._lock.unclean
-        try:
-            yield
-            clean = True
-        except AvmError as e:
-            clean = not isinstance(e, StoreFailed)
-            raise
-        finally:
-            self._lock.release(descriptor, clean=clean and self._trusted)
+        SQLite syncs each commit. All in the gate: a child that is forked meanwhile would hold it for its life."""
+        with GATE:
+            descriptor, clean = self._lock.acquire(self._wait, COMMAND_S, GATE.sleep), False
+            self._trusted = not self._lock.unclean
+            try:
+                yield
+                clean = True
+            except AvmError as e:
+                clean = not isinstance(e, StoreFailed)
+                raise
+            finally:  # everywhere: a fork waits at the gate, but not for ever
+                self._lock.release(descriptor, clean=clean and self._trusted, everywhere=True)
 
     def _recover(self) -> None:
         """If the last one to write may have left what is not on the disk. Raises StoreFailed."""
@@ -440,5 +441,5 @@ class DirectWriter(Submitter):
                     done = not self._lock.unclean and self._checkpoint(
                         self._applier.db, apsw.SQLITE_CHECKPOINT_TRUNCATE
                     )
-                    self._lock.release(descriptor, clean=done)
+                    self._lock.release(descriptor, clean=done, everywhere=True)
             self._applier.close(clean=done)
