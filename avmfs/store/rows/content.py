@@ -281,8 +281,8 @@ def _fold(db: apsw.Connection, node: int) -> None:
     rows: list[Any] = db.execute("select at, data, crc from tail where node = ? order by at", (node,)).fetchall()
     if rows:
         whole = b"".join(checksums.checked(db, node, data, crc) for _, data, crc in rows)
+        _write_blocks(db, node, rows[0][0], whole)  # first: its block may be damaged, and the pieces stay
         db.execute("delete from tail where node = ?", (node,))
-        _write_blocks(db, node, rows[0][0], whole)
 
 
 def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes | bytearray) -> None:
