@@ -259,9 +259,11 @@ class Housekeeper:
         _each(partial(self._free, over[first : first + REAPED]) for first in range(0, len(over), REAPED))
 
     def _free(self, nodes: list[int]) -> None:
-        """One that is damaged keeps none of the others."""
+        """One that is damaged keeps none of the others; a huge one may take several looks."""
         try:
-            self._store.submit(OPERATOR, "reap_orphans", nodes=nodes)
+            for _ in range(ROUNDS):
+                if not self._store.submit(OPERATOR, "reap_orphans", nodes=nodes)["more"]:
+                    break
         except StoreFailed:
             if len(nodes) == 1:
                 raise

@@ -332,6 +332,17 @@ def test_a_step_of_trimming_is_bounded_and_the_next_goes_on_where_it_ended(
     assert names == {str(number).encode() for number in range(30)}
 
 
+def test_a_step_of_trimming_frees_the_blocks_of_no_second_large_file(world: World) -> None:
+    for name in ("a", "b"):
+        world.write(ALICE, f"memory/{name}", random.Random(name).randbytes(3 << 20))
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=name.encode())
+    world.now += 40 * DAY
+    left = []
+    while world.store.submit(OPERATOR, "trim_past", limit=20)["more"]:
+        left.append(world.rows("block"))
+    assert left[:1] == [48] and world.rows("block") == world.rows("past_version") == 0
+
+
 def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_beside_it(world: World) -> None:
     hers = world.write(ALICE, "memory/private/alice/plan", b"hers")
     beside, inside = world.write(ALICE, "memory/x/beside", b"1"), world.write(ALICE, "memory/x/d/inside", b"2")

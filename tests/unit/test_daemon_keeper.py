@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_daemon import housekeeping
 from avmfs_daemon.housekeeping import (
     BUSY_PER_S,
     HOLD_S,
@@ -33,9 +34,10 @@ from avmfs.errors import Busy, NoSpace, StoreFailed
 from avmfs.search.engine import Engine as SearchEngine
 from avmfs.search.indexer import PIECE
 from avmfs.store.client.client import Submitter
+from avmfs.store.commands import upkeep
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
-from avmfs.store.schema.tables import MEMORY
+from avmfs.store.schema.tables import BLOCK, MEMORY
 from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
@@ -107,6 +109,10 @@ class House:
             found = reader.child(MEMORY, name.encode())
             assert found is not None
             return found.id
+
+    def rows(self, sql: str) -> list[Any]:
+        with self.store.connection() as (db, _):
+            return db.execute(sql).fetchall()
 
     def later(self, seconds: float) -> None:
         self.monotonic += seconds
@@ -642,6 +648,24 @@ def test_many_unlinked_files_are_freed_in_several_transactions(house: House) -> 
     before = house.applying.submitted.count("reap_orphans")
     house.work()
     assert not house.store.orphans() and house.applying.submitted.count("reap_orphans") == before + 3
+
+
+def test_a_large_unlinked_file_is_freed_in_several_transactions(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the rest at the next look, also after a kill."""
+    monkeypatch.setattr(upkeep, "FREED", 4)
+    monkeypatch.setattr(housekeeping, "ROUNDS", 3)
+    house.write("large", "x" * (20 * BLOCK))
+    house.store.submit(ALICE, "unlink", parent=MEMORY, name=b"large")
+    assert house.store.submit(OPERATOR, "reap_all_orphans") == {"reaped": 0, "more": True}
+    blocks = "select count(*) from block"
+    left = house.rows(blocks)
+    for _ in range(2):
+        house.keeper = house.new_keeper(lambda nodes: [])
+        house.work()
+        house.later(LOOK_S + 0.1)
+        house.work()
+        left += house.rows(blocks)
+    assert left == [(16,), (4,), (0,)] and not house.store.orphans()
 
 
 def test_a_jump_of_the_wall_clock_frees_nothing_that_is_open(house: House) -> None:
