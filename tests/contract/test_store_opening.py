@@ -18,7 +18,7 @@ import pytest
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed, TooBig
-from avmfs.store.files import store_lock
+from avmfs.store.files import store_lock, sync_note
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database, tables
@@ -367,6 +367,22 @@ def test_a_lock_that_was_not_left_clean_stays_so_until_the_log_was_written_anew(
         db.execute(f"pragma user_version = {tables.VERSION}")
     open_direct(path, Policy(), RULES).close()
     assert StoreLock(path).clean
+
+
+def test_what_is_noted_as_synced_is_as_new_as_what_any_program_has_written(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    with contextlib.closing(open_direct(path, Policy(), RULES)) as store:
+        store.submit(ALICE, "enroll")
+    with contextlib.closing(open_direct(path, Policy(), RULES)) as first:
+        with contextlib.closing(open_direct(path, Policy(), RULES)) as second:
+            second.submit(ALICE, "write_path", path=[b"memory", b"f"], data=b"words")
+        noted = sync_note.read(path)
+        first.submit(OPERATOR, "drain_lexical")
+        assert sync_note.read(path) == noted > 0
+        with pytest.raises(Invalid):
+            first.submit(ALICE, "write_path", path=[b"memory", b"g"], data=b"words", mode="sideways")
+        first.submit(ALICE, "write_path", path=[b"memory", b"g"], data=b"words")
+        assert sync_note.read(path) > noted
 
 
 def test_a_store_that_was_replaced_is_written_by_nobody_who_has_the_old_one_open(tmp_path: Path) -> None:
