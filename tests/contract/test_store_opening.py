@@ -53,6 +53,21 @@ def test_a_disk_that_is_full_while_a_store_is_made_is_named_and_the_store_is_mad
         assert header(disk / "avm.db")[1] == tables.VERSION
 
 
+def test_without_a_daemon_no_write_is_taken_for_which_the_log_has_room_and_the_database_has_not(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "24m") as disk:
+        path = disk / "avm.db"
+        with contextlib.closing(open_direct(path, Policy(), RULES)) as store:
+            store.submit(ALICE, "write_path", path=[b"memory", b"old"], data=b"x" * 60_000)
+        left = os.statvfs(disk)
+        (disk / "filling").write_bytes(bytes(left.f_bavail * left.f_frsize - (3 << 20)))
+        with contextlib.closing(open_direct(path, Policy(), RULES)) as store:
+            with pytest.raises(NoSpace):
+                store.submit(ALICE, "write_path", path=[b"memory", b"large"], data=b"x" * (2 << 20))
+            store.submit(ALICE, "unlink", parent=tables.MEMORY, name=b"old")
+            store.submit(ALICE, "write_path", path=[b"memory", b"small"], data=b"x")
+        assert not (disk / "avm.db-wal").exists(), "all of it is in the database"
+
+
 def test_a_missing_or_empty_file_becomes_a_store(tmp_path: Path) -> None:
     for path in (tmp_path / "deep" / "er" / "new.db", tmp_path / "empty.db"):
         if path.name == "empty.db":

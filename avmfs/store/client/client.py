@@ -40,6 +40,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import REQUEST_LIMIT
+from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.wal_sync import WalFile
 
 log = logging.getLogger(__name__)
@@ -334,6 +335,8 @@ class DirectWriter(Submitter):
         with self._locked():
             database.prepare(path, at_least)
             self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
+            self._reserve = reserve = DiskReserve(path, self._applier.db)
+            self._applier.admit, self._applier.short = reserve.admit, lambda: reserve.near
             self._applier.db.set_wal_hook(self._committed)
             self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
             self._recover()
@@ -407,7 +410,8 @@ class DirectWriter(Submitter):
         """SQLite calls this after each commit with the pages now in the log."""
         if pages < self._checkpoint_at - CHECKPOINT_PAGES:
             self._checkpoint_at = CHECKPOINT_PAGES
-        if pages >= self._checkpoint_at:
+        self._reserve.committed(pages)
+        if pages >= self._checkpoint_at or self._reserve.low:
             self._checkpoint_at = pages + CHECKPOINT_PAGES
             self._checkpoint(db)
         return apsw.SQLITE_OK
