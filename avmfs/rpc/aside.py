@@ -16,6 +16,7 @@ from avmfs.views import quarantine as views
 
 LOOKED_AT = 100_000  # removals among which one of that name is looked for
 DAYS_MOST = 36_500
+WHENEVER = (1 << 63) - 1  # after all there is
 AT_ONCE = 256  # removed in one transaction, for which others wait
 
 
@@ -71,7 +72,9 @@ def empty_trash(
     below = {} if under is None else {"under": list(memory.real_parts(paths.raw(under)))}
     if below and paths.aside(tuple(below["under"])) == "trash":
         raise Invalid("name what it was called, or remove it where it is (avm rm): that is for good, too", under)
-    before, total, more = memory.now() - int(older_than_days * DAY_NS), 0, True
+    # Without an age no time counts: what was removed while the clock was ahead is dated in the future.
+    before = memory.now() - int(older_than_days * DAY_NS) if older_than_days else WHENEVER
+    total, more = 0, True
     while more:
         done = memory.submit("empty_trash", before=before, limit=AT_ONCE, **below)
         total, more = total + done["removed"], done["more"]

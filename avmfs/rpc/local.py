@@ -20,6 +20,7 @@ from avmfs.agents import anchors, digest_cache, reranking
 from avmfs.agents.auditing import Chainer
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
+from avmfs.errors import NoSpace
 from avmfs.memory import Memory
 from avmfs.providers.fetching import Fetcher
 from avmfs.rpc import identity, methods
@@ -68,7 +69,7 @@ class LocalDoor:
 
         def embed() -> None:
             if embedder is not None:
-                with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
+                with contextlib.suppress(EmbeddingUnavailable, NoSpace):  # the search says so itself, first thing
                     embed_pending(store, embedder, embedder.model_id)
 
         second = reranking.made(settings) if embeddings else None

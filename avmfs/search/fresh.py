@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 from avmfs import calls
-from avmfs.errors import ReadOnly, StoreFailed
+from avmfs.errors import NoSpace, ReadOnly, StoreFailed
 from avmfs.node import UNINDEXED
 from avmfs.search.engine import Answer
 from avmfs.search.recall import Recall
@@ -26,12 +26,12 @@ Found = TypeVar("Found", Answer, Recall)
 
 def in_words(store: Store, submit: Callable[..., Any]) -> str | None:
     """Whatever was committed before this call is in the words' index after it. Where nothing can be written, as on a
-    host without its shared log, return that it is not, and why."""
+    full disk or a host without its shared log, return that it is not, and why."""
     waiting = store.words_wait()
     while waiting > 0:  # what others write meanwhile is theirs to wait for
         try:
             done = submit("drain_lexical", limit=64)
-        except (ReadOnly, StoreFailed) as e:
+        except (NoSpace, ReadOnly, StoreFailed) as e:
             return f"{UNINDEXED}: {e.reason}"  # not how many: they may be of others
         waiting = min(waiting - done["done"], done["left"])
     return None

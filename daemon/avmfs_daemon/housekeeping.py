@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final, Protocol
 
 from avmfs_config import Limits
 
 from avmfs.agents.auditing import Chainer
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, StoreFailed
 from avmfs.localtime import DAY_NS
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.identity import OPERATOR
@@ -68,6 +69,18 @@ def _in_rounds(work: Callable[[int], int], at_once: int) -> int:
     return total
 
 
+def _each(chores: Iterable[Callable[[], object]]) -> None:
+    """Do all of them. Raises what the first that failed did, when the others had their turn."""
+    failed: AvmError | None = None
+    for chore in chores:
+        try:
+            chore()
+        except AvmError as e:
+            failed = failed or e
+    if failed is not None:
+        raise failed
+
+
 class InformedEmbedder(Embedder, Protocol):
     def info(self) -> tuple[str, int]: ...
 
@@ -76,7 +89,7 @@ class Housekeeper:
     """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
     giving passages their vectors; `also` is called in every round, and sees to it itself how often it works.
     `open_among` says which of these nodes a mount has open, None where that is not known; `gone` hears of those
-    that have been freed. While `may` says no,
+    that are freed. While `may` says no,
     all of it is left to somebody else."""
 
     def __init__(
@@ -174,44 +187,48 @@ class Housekeeper:
             self._do_chores()
 
     def _do_chores(self) -> None:
-        failed: AvmError | None = None
-        for chore in (self._do_own_chores, self.of_this_host, *self._also):
-            try:
-                chore()
-            except AvmError as e:
-                failed = failed or e
-        if failed is not None:  # when all the others had their turn
-            raise failed
+        _each([*self._own_chores(), self.of_this_host, *self._also])
 
-    def _do_own_chores(self) -> None:
+    def _own_chores(self) -> Iterator[Callable[[], object]]:
+        """Those whose time has come. The next one is set before, should it fail."""
         if self._clock() >= self._chores_at:
             self._chores_at = self._clock() + CHORES_S
-            if self._store.anything_expired():
-                _in_rounds(lambda limit: self._store.submit(OPERATOR, "reap_expired", limit=limit)["reaped"], REAPED)
+            yield self._reap_expired
             if self._chainer is not None:
-                self._chainer.step()
-            if self._unsummed:
-                self._unsummed = self._store.submit(OPERATOR, "sum_contents")["more"]
+                yield self._chainer.step
+            yield self._sum_contents
         if self._clock() >= self._orphans_at:
-            self._orphans_at = self._clock() + LOOK_S  # should it fail
-            self.reap_orphans()
+            self._orphans_at = self._clock() + LOOK_S
+            yield self.reap_orphans
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + MAIL_S
-            trim_mail(self._store, self._limits, self._wall_clock())
+            yield lambda: trim_mail(self._store, self._limits, self._wall_clock())
         if self._clock() >= self._past_at:
-            self._past_at = self._clock() + PAST_S  # should it fail
-            trash = {
-                "before": self._wall_clock() - self._limits.trash_days * DAY_NS,
-                "most": self._limits.trash_bytes,
-            }
-            _in_rounds(
-                lambda limit: self._store.submit(OPERATOR, "trim_trash", **trash, limit=limit)["removed"], REAPED
-            )
-            if self._store.submit(OPERATOR, "trim_past")["more"]:
-                self._past_at = self._clock() + PACE_S
+            self._past_at = self._clock() + PAST_S
+            yield from (self._trim_trash, self._trim_past)
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
-            self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)
+            before = self._wall_clock() - CLIENT_SILENCE_NS
+            yield lambda: self._store.submit(OPERATOR, "forget_clients", before=before)
+
+    def _reap_expired(self) -> None:
+        if self._store.anything_expired():
+            _in_rounds(lambda limit: self._store.submit(OPERATOR, "reap_expired", limit=limit)["reaped"], REAPED)
+
+    def _sum_contents(self) -> None:
+        if self._unsummed:
+            self._unsummed = self._store.submit(OPERATOR, "sum_contents")["more"]
+
+    def _trim_trash(self) -> None:
+        before, most = self._wall_clock() - self._limits.trash_days * DAY_NS, self._limits.trash_bytes
+        _in_rounds(
+            lambda limit: self._store.submit(OPERATOR, "trim_trash", before=before, most=most, limit=limit)["removed"],
+            REAPED,
+        )
+
+    def _trim_past(self) -> None:
+        if self._store.submit(OPERATOR, "trim_past")["more"]:
+            self._past_at = self._clock() + PACE_S
 
     def reap_orphans(self) -> None:
         """Free unlinked files that no mount had open at two looks, or, where that is not known, on which none has
@@ -238,9 +255,19 @@ class Housekeeper:
             for node, (_, since) in self._orphans.items()
             if now - since >= ORPHAN_S or now - self._closed.get(node, now) >= LOOK_S
         ]
-        for first in range(0, len(over), REAPED):
-            self._store.submit(OPERATOR, "reap_orphans", nodes=over[first : first + REAPED])
         self._gone(over)
+        _each(partial(self._free, over[first : first + REAPED]) for first in range(0, len(over), REAPED))
+
+    def _free(self, nodes: list[int]) -> None:
+        """One that is damaged keeps none of the others; a huge one may take several looks."""
+        try:
+            for _ in range(ROUNDS):
+                if not self._store.submit(OPERATOR, "reap_orphans", nodes=nodes)["more"]:
+                    break
+        except StoreFailed:
+            if len(nodes) == 1:
+                raise
+            _each(partial(self._free, [node]) for node in nodes)
 
     def _embed(self, waiting: bool) -> bool:
         assert self._embedder is not None

@@ -522,13 +522,29 @@ def test_what_a_kill_leaves_between_the_pack_and_its_list_is_swept(path: Path, t
 def test_files_of_others_in_the_folder_stay(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()
-    theirs = {"image", "lock.txt", "video.mkv.partial", "x.pack.partial", "objects.pack", "pack-1.pack", "123.pack"}
+    theirs = {
+        "image",
+        "lock.txt",
+        "database.backup",
+        "video.mkv.partial",
+        "x.pack.partial",
+        "objects.pack",
+        "pack-1.pack",
+        "123.pack",
+    }
     for name in theirs:
         (folder / name).write_text(name)
     for number in range(3):
         write(path, "more.md", b"%d" % number)
         back_up(path, folder, keep=1)
     assert {name: (folder / name).read_text() for name in theirs} == {name: name for name in theirs}
+
+
+def test_the_folder_of_backups_may_be_the_one_that_has_the_database(path: Path) -> None:
+    for _ in range(2):
+        back_up(path, path.parent)
+    assert backups.note(path).exists() and len(archive.backups(path.parent)) == 2
+    assert len(archive.told_between(path.parent, time.time() - 3600, time.time())) == 2
 
 
 def test_packs_of_another_program_are_not_taken_for_what_a_backup_left(path: Path, tmp_path: Path) -> None:
@@ -544,10 +560,11 @@ def test_packs_of_another_program_are_not_taken_for_what_a_backup_left(path: Pat
 def test_a_backup_that_is_none_is_no_reason_to_remove_anything(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     made = back_up(path, folder)
-    (folder / "database.backup").write_bytes(b"theirs")
+    other = folder / "20260301T120000Z-00000010.backup"
+    other.write_bytes(b"theirs")
     with pytest.raises(StoreFailed, match="move it away"):
         back_up(path, folder)
-    (folder / "database.backup").unlink()
+    other.unlink()
     archive.check(folder, made)
 
 

@@ -827,7 +827,7 @@ def test_unlinked_files_keep_their_bytes_while_held(world: World) -> None:
     world.do(ALICE, "hold", holder=b"mount-1", nodes=[node.id, 12345])
     assert world.store.orphans()[0][1] > 0
     assert world.do(ALICE, "append", node=node.id, handle=1, data=b"y")["version"] is None
-    assert world.do(OPERATOR, "reap_orphans", nodes=[node.id, ROOT, MEMORY, 99]) == {"reaped": 1}
+    assert world.do(OPERATOR, "reap_orphans", nodes=[node.id, ROOT, MEMORY, 99]) == {"reaped": 1, "more": False}
     assert world.rows("select * from block") == [] and world.store.orphans() == []
     with pytest.raises(Stale):
         world.do(ALICE, "append", node=node.id, handle=1, data=b"y")

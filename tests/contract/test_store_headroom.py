@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import apsw
 import pytest
 
+from avmfs.access import Policy
 from avmfs.errors import NoSpace
+from avmfs.search import fresh
 from avmfs.store.files.wal_header import PAGE
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema.tables import MEMORY
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import disk_reserve
 from avmfs.store.writer.disk_reserve import DiskReserve
+from tests.contract.store_world import ALICE
 
 MB = 1 << 20
 
@@ -126,3 +135,25 @@ def test_it_is_told_once(disk: Disk, room: DiskReserve, caplog: pytest.LogCaptur
     for _ in range(3):
         admitted(room, "create", 1)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+def test_without_a_daemon_the_reserve_is_kept_too(disk: Disk, tmp_path: Path) -> None:
+    with contextlib.closing(open_direct(tmp_path / "avm.db", Policy(), IndexRules())) as store:
+
+        def written(name: bytes, size: int) -> bool:
+            try:
+                store.submit(ALICE, "write_path", path=[b"memory", name], data=b"x" * size)
+            except NoSpace:
+                return False
+            return True
+
+        assert written(b"a", 9) and written(b"b", 9)
+        disk.free = 3 * MB
+        assert not written(b"large", 2 * MB), "it is wanted twice: in the log and in the database"
+        assert written(b"small", 9)
+        disk.free = MB // 2
+        assert not written(b"c", 9)
+        store.submit(ALICE, "unlink", parent=MEMORY, name=b"a")
+        store.submit(OPERATOR, "act_as_operator")  # who is to remove others' files
+        found = fresh.in_words(store, partial(store.submit, ALICE))
+        assert found is not None and "full" in found, "a search goes on, and says what it lacks"

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed, TooBig
-from avmfs.store.files import store_lock
+from avmfs.store.files import store_lock, sync_note
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database, tables
@@ -49,6 +51,21 @@ def test_a_disk_that_is_full_while_a_store_is_made_is_named_and_the_store_is_mad
         filling.unlink()
         database.prepare(disk / "avm.db")
         assert header(disk / "avm.db")[1] == tables.VERSION
+
+
+def test_without_a_daemon_no_write_is_taken_for_which_the_log_has_room_and_the_database_has_not(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "24m") as disk:
+        path = disk / "avm.db"
+        with contextlib.closing(open_direct(path, Policy(), RULES)) as store:
+            store.submit(ALICE, "write_path", path=[b"memory", b"old"], data=b"x" * 60_000)
+        left = os.statvfs(disk)
+        (disk / "filling").write_bytes(bytes(left.f_bavail * left.f_frsize - (3 << 20)))
+        with contextlib.closing(open_direct(path, Policy(), RULES)) as store:
+            with pytest.raises(NoSpace):
+                store.submit(ALICE, "write_path", path=[b"memory", b"large"], data=b"x" * (2 << 20))
+            store.submit(ALICE, "unlink", parent=tables.MEMORY, name=b"old")
+            store.submit(ALICE, "write_path", path=[b"memory", b"small"], data=b"x")
+        assert not (disk / "avm.db-wal").exists(), "all of it is in the database"
 
 
 def test_a_missing_or_empty_file_becomes_a_store(tmp_path: Path) -> None:
@@ -215,6 +232,59 @@ def test_a_forked_child_opens_its_own_connections(tmp_path: Path) -> None:
     world.close()
 
 
+@pytest.mark.parametrize("call", ["acquire", "release"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_child_that_is_forked_while_a_thread_writes_keeps_nobody_from_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, waits: bool
+) -> None:
+    """As long as it lives. ``waits``: for the thread; else it is forked all the same, as after ten seconds."""
+    path = tmp_path / "avm.db"
+    store = open_direct(path, Policy(), RULES)
+    locked, really, (heard, said) = StoreLock(path).path.stat(), getattr(StoreLock, call), os.pipe()
+    children: list[int] = []
+
+    def has(descriptor: int) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(descriptor), locked)
+        return False
+
+    def fork() -> None:
+        if child := os.fork():
+            children.append(child)
+            return
+        os.write(said, b"has it" if any(map(has, range(3, 1024))) else b"has it not")
+        time.sleep(600)
+        os._exit(0)
+
+    forking = threading.Thread(target=fork)
+
+    def forked_meanwhile(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        held = really(*arguments, **named) if call == "acquire" else None
+        if waits:
+            forking.start()
+            forking.join(1.0)
+        else:
+            fork()
+        return held if call == "acquire" else really(*arguments, **named)
+
+    monkeypatch.setattr(StoreLock, call, forked_meanwhile)
+    try:
+        store.submit(ALICE, "enroll")
+        if waits:
+            forking.join(300)
+        lock = StoreLock(path)
+        lock.release(lock.acquire(0.0), clean=True)
+        assert os.read(heard, 100) == (b"has it not" if waits else b"has it")
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    store.close()
+    os.close(heard)
+    os.close(said)
+
+
 class Full:
     """Writes past the present sizes of the store's files fail, as on a full disk, until the block ends."""
 
@@ -312,6 +382,22 @@ def test_a_lock_that_was_not_left_clean_stays_so_until_the_log_was_written_anew(
         db.execute(f"pragma user_version = {tables.VERSION}")
     open_direct(path, Policy(), RULES).close()
     assert StoreLock(path).clean
+
+
+def test_what_is_noted_as_synced_is_as_new_as_what_any_program_has_written(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    with contextlib.closing(open_direct(path, Policy(), RULES)) as store:
+        store.submit(ALICE, "enroll")
+    with contextlib.closing(open_direct(path, Policy(), RULES)) as first:
+        with contextlib.closing(open_direct(path, Policy(), RULES)) as second:
+            second.submit(ALICE, "write_path", path=[b"memory", b"f"], data=b"words")
+        noted = sync_note.read(path)
+        first.submit(OPERATOR, "drain_lexical")
+        assert sync_note.read(path) == noted > 0
+        with pytest.raises(Invalid):
+            first.submit(ALICE, "write_path", path=[b"memory", b"g"], data=b"words", mode="sideways")
+        first.submit(ALICE, "write_path", path=[b"memory", b"g"], data=b"words")
+        assert sync_note.read(path) > noted
 
 
 def test_a_store_that_was_replaced_is_written_by_nobody_who_has_the_old_one_open(tmp_path: Path) -> None:

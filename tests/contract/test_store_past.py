@@ -40,6 +40,7 @@ from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted, marked
 from avmfs.vfs import address, listings
 from avmfs.vfs.virtual_handles import AT_OPEN, PastHandle
+from tests.behind import connect
 
 AGENTS = [Principal(name) for name in ("alice", "bob", "carol")]
 ALICE, BOB, CAROL = AGENTS
@@ -329,6 +330,17 @@ def test_a_step_of_trimming_is_bounded_and_the_next_goes_on_where_it_ended(
     with world.store.connection() as (db, _):
         names = {bytes(name) for (name,) in db.execute("select name from past where kind = 1")}
     assert names == {str(number).encode() for number in range(30)}
+
+
+def test_a_step_of_trimming_frees_the_blocks_of_no_second_large_file(world: World) -> None:
+    for name in ("a", "b"):
+        world.write(ALICE, f"memory/{name}", random.Random(name).randbytes(3 << 20))
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=name.encode())
+    world.now += 40 * DAY
+    left = []
+    while world.store.submit(OPERATOR, "trim_past", limit=20)["more"]:
+        left.append(world.rows("block"))
+    assert left[:1] == [48] and world.rows("block") == world.rows("past_version") == 0
 
 
 def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_beside_it(world: World) -> None:
@@ -802,6 +814,43 @@ def test_a_snapshot_keeps_the_version_that_is_one_too_many(tmp_path: Path) -> No
     assert world.rows("version") == 16
     assert world.at(ALICE, "s")[b"/memory/a"][5] == b"3" and world.at(ALICE, world.now)[b"/memory/a"][5] == b"39"
     world.store.close()
+
+
+def test_a_damaged_version_that_a_snapshot_has_keeps_nobody_from_writing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path / "few.db", versions=16)
+    for number in range(12):
+        world.write(ALICE, "memory/a", b"%d with words" % number)
+        if number == 3:
+            world.do(ALICE, "snapshot", name="s")
+    with contextlib.closing(connect(world.path)) as db:
+        db.execute("update version set crc = crc + 1 where number = 4")
+    for number in range(12, 40):
+        world.write(ALICE, "memory/a", b"%d with words" % number)
+    assert world.rows("version") == 16 and world.rows("past_version") == 0
+    with pytest.raises(NotFound, match="no longer kept"):
+        world.at(ALICE, "s")
+    said = [each.getMessage() for each in caplog.records if "not kept as of the past" in each.getMessage()]
+    assert [each.partition(":")[0] for each in said] == ["/memory/a"]
+    world.store.close()
+
+
+def test_what_is_damaged_of_the_past_keeps_nothing_else_from_being_trimmed(world: World) -> None:
+    for name in ("a", "b"):
+        for number in range(3):
+            world.write(ALICE, f"memory/{name}", b"%d with words" % number)
+            if number == 1:
+                world.do(ALICE, "snapshot", name=name, root=world.node(ALICE, f"memory/{name}").id)
+    for name in (b"a", b"b"):
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=name)
+    with contextlib.closing(connect(world.path)) as db:
+        db.execute("update past_version set crc = crc + 1 where number = 3 and id < 4")
+    world.now += 40 * DAY
+    _trim(world)
+    assert world.rows("past_version") == 1 and world.at(ALICE, "b")[b"/memory/b"][5] == b"1 with words"
+    with pytest.raises(NotFound, match="no longer kept"):
+        world.at(ALICE, "a")
 
 
 def test_a_snapshot_keeps_what_it_has_while_no_past_is_kept(world: World) -> None:

@@ -17,6 +17,7 @@ from avmfs.access import Principal
 from avmfs.errors import Denied, Exists, Invalid, NameTooLong, NotFound, NotPermitted, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind
+from avmfs.rpc import methods
 from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.commands import renaming
@@ -373,6 +374,25 @@ def test_the_trash_is_emptied_by_who_may_write_there_and_by_age_and_size(world: 
     assert world.do(ALICE, "empty_trash", before=world.clock() + 1, under=[b"memory", b"other"])["removed"] == 0
     assert world.do(ALICE, "empty_trash", before=world.clock() + 1)["removed"] == 1
     assert world.exists(BOB, "/trash/private/bob/b.md")
+
+
+def test_all_of_the_trash_is_emptied_though_the_clock_was_ahead(world: World) -> None:
+    day = 86_400
+    for ahead in (0, day):
+        note(world, ALICE, "/memory/a.md")
+        world.clock.advance(ahead)
+        assert remove(world, ALICE, "/memory/a.md")
+        world.clock.advance(-ahead)
+    who = Memory(
+        Services(
+            world.store, Engine(world.store.search_index, None, COUNTER), SearchSettings(), Limits(), world.clock, UTC
+        ),
+        ALICE,
+    )
+    assert methods.call(who, "empty_trash", {"older_than_days": 1e-9})["removed"] == 1
+    assert methods.call(who, "empty_trash", {})["removed"] == 1
+    with world.reading(ALICE) as reader:
+        assert reader.removed(10) == []
 
 
 def test_emptying_ones_trash_asks_nothing_of_what_others_have_there(tmp_path: Path) -> None:

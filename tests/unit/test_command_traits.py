@@ -12,9 +12,10 @@ from avmfs.store.commands import Traits
 # A command that comes to stand here, or no longer does, changes what a crash, a full disk or a kernel's cache means.
 WITH = {
     "repeatable": "drain_lexical enroll hold sync wipe",
-    "frees_space": "delete_mail drop_vectors empty_trash enroll extend_chain forget_clients forget_hosts forget_notices"
-    " hold mark_read note_refusal outbox_tidy purge reap_all_orphans reap_expired reap_orphans release remove_snapshot"
-    " revoke_key rmdir settle settle_refusals trim_mail trim_past trim_trash unlink wipe",
+    "frees_space": "act_as_operator delete_mail drop_vectors empty_trash enroll extend_chain forget_clients"
+    " forget_hosts forget_notices hold mark_read note_refusal outbox_tidy purge reap_all_orphans reap_expired"
+    " reap_orphans release remove_snapshot revoke_key rmdir settle settle_refusals trim_mail trim_past trim_trash"
+    " unlink wipe",
     "uses_reserve": "drain_lexical",
     "native": "append commit create mkdir rename rmdir set_attributes symlink unlink",
     "begins_file": "create",

@@ -202,6 +202,18 @@ def test_data_and_holes_are_where_blocks_are_and_are_not(db: apsw.Connection, si
     assert [content.seek(db, 99, 9, False, 4, hole=hole) for hole in (False, True)] == [4, 9], "of a body"
 
 
+def test_what_was_appended_stays_where_its_block_is_damaged(db: apsw.Connection) -> None:
+    db.execute("begin")
+    try:
+        filled(db, range(3), 3 * BLOCK - 9, [b"piece", b"more"])
+        db.execute("update block set crc = crc + 1 where id = (select block from extent where node = 99 and n = 2)")
+        with pytest.raises(StoreFailed):
+            content.take_map(db, 99)
+        assert db.execute("select count(*) from tail where node = 99").get == 2
+    finally:
+        db.execute("rollback")
+
+
 def test_damage_is_an_error_to_who_reads_what_is_damaged_and_to_no_other(db: apsw.Connection) -> None:
     """A read looks at the pieces that have what is asked for, and at no byte behind."""
     size = 3 * BLOCK

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_daemon import housekeeping
 from avmfs_daemon.housekeeping import (
     BUSY_PER_S,
     HOLD_S,
@@ -33,9 +34,10 @@ from avmfs.errors import Busy, NoSpace, StoreFailed
 from avmfs.search.engine import Engine as SearchEngine
 from avmfs.search.indexer import PIECE
 from avmfs.store.client.client import Submitter
+from avmfs.store.commands import upkeep
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
-from avmfs.store.schema.tables import MEMORY
+from avmfs.store.schema.tables import BLOCK, MEMORY
 from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
@@ -68,9 +70,9 @@ class Engine(HashingEmbedding):
 class Applying(Submitter):
     """Commands as the writer applies them: an unlinked file keeps its bytes."""
 
-    def __init__(self, path: Path, clock: Any) -> None:
+    def __init__(self, path: Path, clock: Any, rules: IndexRules) -> None:
         database.prepare(path)
-        self.applier = Applier(path, Policy(), IndexRules(), orphans=True, clock=clock)
+        self.applier = Applier(path, Policy(), rules, orphans=True, clock=clock)
         self.applier.alone(OPERATOR, "settle", {})
         self.submitted: list[str] = []
 
@@ -83,9 +85,9 @@ class Applying(Submitter):
 
 
 class House:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rules: IndexRules | None = None) -> None:
         self.wall, self.monotonic = time.time_ns(), 1000.0
-        self.applying = Applying(path, lambda: self.wall)
+        self.applying = Applying(path, lambda: self.wall, rules or IndexRules())
         self.store = Store(path, self.applying, lambda: self.wall)
         self.engine = Engine()
         self.keeper = self.new_keeper()
@@ -107,6 +109,10 @@ class House:
             found = reader.child(MEMORY, name.encode())
             assert found is not None
             return found.id
+
+    def rows(self, sql: str) -> list[Any]:
+        with self.store.connection() as (db, _):
+            return db.execute(sql).fetchall()
 
     def later(self, seconds: float) -> None:
         self.monotonic += seconds
@@ -183,14 +189,17 @@ def test_what_cannot_be_embedded_holds_up_nothing_else(house: House, monkeypatch
     assert {"trim_mail", "trim_past", "sum_contents"} <= set(house.applying.submitted) and rounds == [1]
 
 
+@pytest.mark.parametrize("fails", ["reap_expired", "trim_trash", "trim_past", "trim_mail"])
 def test_a_chore_that_fails_at_every_look_keeps_no_other_from_being_done(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
 ) -> None:
     """As on a full disk: the backups may go to another one."""
+    house.store.submit(ALICE, "set_ttl", node=house.write("brief", "x"), expires=house.wall + 1)
+    house.wall += 3600 * 10**9
     applying, rounds = house.applying.submit, list[int]()
 
     def submit(who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        if command == "trim_past":
+        if command == fails:
             raise NoSpace("the past cannot be written")
         return applying(who, command, arguments)
 
@@ -199,13 +208,81 @@ def test_a_chore_that_fails_at_every_look_keeps_no_other_from_being_done(
 
     monkeypatch.setattr(house.applying, "submit", submit)
     keeper = Housekeeper(
-        house.store, None, lambda: house.monotonic, lambda: house.wall, also=[full, lambda: rounds.append(1)]
+        house.store,
+        None,
+        lambda: house.monotonic,
+        lambda: house.wall,
+        also=[full, lambda: rounds.append(1)],
+        chainer=Chainer(house.store, tmp_path / "anchors", 0.0, lambda: house.wall),
     )
     house.later(100_000)
     for said in ("the past", "digests"):
         with pytest.raises(NoSpace, match=said):
             keeper.step()
-    assert rounds == [1, 1] and "forget_clients" in house.applying.submitted
+    assert rounds == [1, 1] and anchors.read(tmp_path / "anchors")
+    others = {"reap_expired", "sum_contents", "trim_mail", "trim_trash", "trim_past", "forget_clients"} - {fails}
+    assert others <= set(house.applying.submitted)
+
+
+def damage(path: Path, *notes: str, page: bool = False) -> None:
+    """A byte of the contents of each, or a page in the middle of them."""
+    with contextlib.closing(connect(path)) as db:
+        pages = "select pageno from dbstat where name = 'body' and pagetype = 'overflow' order by path"
+        numbers: list[int] = [number for (number,) in db.execute(pages)]
+    whole = path.read_bytes()
+    with open(path, "r+b") as file:
+        for note in notes:
+            first = next(n for n in numbers if note.encode() in whole[(n - 1) * 4096 : n * 4096])
+            file.seek((first - 1) * 4096 + (0 if page else 99))
+            file.write(bytes(4096) if page else b"?")
+
+
+def test_what_is_damaged_keeps_nothing_else_from_going_when_its_time_has_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And goes itself, into no past."""
+    path, briefs, olds = tmp_path / "avm.db", ("brief1", "brief2"), ("old1", "old2")
+    house = House(path, IndexRules(past_days=30))
+    for name in (*briefs, *olds):
+        house.write(name, f"{name} has words " * 1500)
+    house.index_words()
+    house.wall += 3600 * 10**9
+    for name in briefs:
+        house.store.submit(ALICE, "set_ttl", node=house.node(name), expires=house.wall + 1)
+    for name in olds:
+        house.store.submit(ALICE, "unlink", parent=MEMORY, name=name.encode(), trash=True)
+    later = house.wall + 366 * 86400 * 10**9
+    house.store.close()
+    damage(path, "brief1", "old1")
+    house = House(path, IndexRules(past_days=30))
+    house.wall = later
+    house.later(PAST_S)
+    house.keeper.step()
+    with house.store.connection() as (db, _):
+        assert db.execute("select name from node where parent is not null and kind = 1").fetchall() == []
+        assert db.execute("select count(*) from past_version").get == 2
+    said = [record.getMessage() for record in caplog.records]
+    assert sum(each.endswith("version 1 of it is not kept as of the past") for each in said) == 2
+    house.store.close()
+
+
+def test_an_unlinked_file_that_is_damaged_keeps_no_other_from_being_freed(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    house = House(path)
+    for number in range(4):
+        house.write(f"n{number}", f"n{number} has words " * 1500)
+        house.store.submit(ALICE, "unlink", parent=MEMORY, name=b"n%d" % number)
+    house.store.close()
+    damage(path, "n1", page=True)
+    house = House(path)
+    house.keeper = house.new_keeper(lambda nodes: [])
+    house.keeper.step()
+    house.later(LOOK_S + 0.1)
+    with pytest.raises(StoreFailed, match="malformed"):
+        house.keeper.step()
+    with house.store.connection() as (db, _):
+        assert db.execute("select name from node where kind = 1").fetchall() == [(b"n1",)]
+    house.store.close()
 
 
 def test_while_the_model_loads_vectors_wait(house: House) -> None:
@@ -571,6 +648,24 @@ def test_many_unlinked_files_are_freed_in_several_transactions(house: House) -> 
     before = house.applying.submitted.count("reap_orphans")
     house.work()
     assert not house.store.orphans() and house.applying.submitted.count("reap_orphans") == before + 3
+
+
+def test_a_large_unlinked_file_is_freed_in_several_transactions(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the rest at the next look, also after a kill."""
+    monkeypatch.setattr(upkeep, "FREED", 4)
+    monkeypatch.setattr(housekeeping, "ROUNDS", 3)
+    house.write("large", "x" * (20 * BLOCK))
+    house.store.submit(ALICE, "unlink", parent=MEMORY, name=b"large")
+    assert house.store.submit(OPERATOR, "reap_all_orphans") == {"reaped": 0, "more": True}
+    blocks = "select count(*) from block"
+    left = house.rows(blocks)
+    for _ in range(2):
+        house.keeper = house.new_keeper(lambda nodes: [])
+        house.work()
+        house.later(LOOK_S + 0.1)
+        house.work()
+        left += house.rows(blocks)
+    assert left == [(16,), (4,), (0,)] and not house.store.orphans()
 
 
 def test_a_jump_of_the_wall_clock_frees_nothing_that_is_open(house: House) -> None:

@@ -29,7 +29,8 @@ PAGE: Final = 4096
 SUFFIX: Final = ".backup"
 IMAGE: Final = "avm-image"
 _PACK: Final = ".pack"
-_PACKS: Final = "[0-9]" * 8 + _PACK  # the folder may have files of others
+_PACKS: Final = "[0-9]" * 8 + _PACK  # the folder may have files of others,
+_BACKUPS: Final = f"*Z-{'[0-9]' * 8}{SUFFIX}"  # as `avm.db.backup` is, where it has the database
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _MAGIC: Final = b"avmfs backup 1\n"
 _TABLE: Final = np.dtype([("hash", "S16"), ("pack", "<u4"), ("slot", "<u4")])
@@ -96,7 +97,7 @@ def _locked(folder: Path, access: int, kind: int, busy: str) -> Iterator[None]:
 
 def backups(folder: Path) -> list[Backup]:
     """Oldest first; none where there is no folder. Raises StoreFailed for one that is damaged."""
-    found = [_read(path)[0] for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    found = [_read(path)[0] for path in sorted(folder.glob(_BACKUPS))]
     return sorted(found, key=lambda each: (each.number, each.at, each.path.name))
 
 
@@ -113,7 +114,7 @@ def told_between(folder: Path, since: float, until: float) -> list[dict[str, Any
     StoreFailed."""
     first, last = (time.strftime(_STAMP, time.gmtime(at)) for at in (since, until))
     told = []
-    for path in folder.glob(f"*{SUFFIX}"):
+    for path in folder.glob(_BACKUPS):
         if first < path.name[: len(last)] <= last:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:  # it may go meanwhile
                 file.readline()
@@ -236,10 +237,10 @@ def _is(page: bytes, digest: bytes) -> bool:
 def _sweep(folder: Path) -> None:
     """Remove what a killed backup has left, and packs that none needs; of the others what none needs becomes zeros, or
     what was purged would stay in them."""
-    for name in (_PACKS, f"*Z-{'[0-9]' * 8}{SUFFIX}"):
+    for name in (_PACKS, _BACKUPS):
         for left in folder.glob(f"{name}.partial"):
             left.unlink()
-    tables = [_read(each)[1] for each in folder.glob(f"*{SUFFIX}")]
+    tables = [_read(each)[1] for each in folder.glob(_BACKUPS)]
     for path in folder.glob(_PACKS):
         slots = [table["slot"][table["pack"] == int(path.stem)] for table in tables]
         needed = np.unique(np.concatenate(slots)) if slots else np.zeros(0, np.int64)

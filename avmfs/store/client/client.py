@@ -40,6 +40,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import REQUEST_LIMIT
+from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.wal_sync import WalFile
 
 log = logging.getLogger(__name__)
@@ -331,9 +332,11 @@ class DirectWriter(Submitter):
         self._note = SyncNote(path)
         self._closed = False
         self._checkpoint_at = CHECKPOINT_PAGES  # in the log
-        with self._locked(), GATE:
+        with self._locked():
             database.prepare(path, at_least)
             self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
+            self._reserve = reserve = DiskReserve(path, self._applier.db)
+            self._applier.admit, self._applier.short = reserve.admit, lambda: reserve.near
             self._applier.db.set_wal_hook(self._committed)
             self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
             self._recover()
@@ -343,7 +346,7 @@ class DirectWriter(Submitter):
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         with self._mutex:
             try:
-                with self._locked(), GATE:
+                with self._locked():
                     if found := self._in_place.displaced():  # by a repair, say: what we have open is nobody's store
                         raise StoreFailed(f"{described(found)}; open it anew", os.fspath(self._path))
                     with database.translated(self._path):  # a newer avmfs may have had it in between
@@ -378,17 +381,18 @@ class DirectWriter(Submitter):
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """The store's lock, given back as clean if the block ends so, and began so or ``_recover`` has made it so:
-        SQLite syncs each commit."""
-        descriptor, clean = self._lock.acquire(self._wait, COMMAND_S), False
-        self._trusted = not self._lock.unclean
-        try:
-            yield
-            clean = True
-        except AvmError as e:
-            clean = not isinstance(e, StoreFailed)
-            raise
-        finally:
-            self._lock.release(descriptor, clean=clean and self._trusted)
+        SQLite syncs each commit. All in the gate: a child that is forked meanwhile would hold it for its life."""
+        with GATE:
+            descriptor, clean = self._lock.acquire(self._wait, COMMAND_S, GATE.sleep), False
+            self._trusted = not self._lock.unclean
+            try:
+                yield
+                clean = True
+            except AvmError as e:
+                clean = not isinstance(e, StoreFailed)
+                raise
+            finally:  # everywhere: a fork waits at the gate, but not for ever
+                self._lock.release(descriptor, clean=clean and self._trusted, everywhere=True)
 
     def _recover(self) -> None:
         """If the last one to write may have left what is not on the disk. Raises StoreFailed."""
@@ -406,7 +410,8 @@ class DirectWriter(Submitter):
         """SQLite calls this after each commit with the pages now in the log."""
         if pages < self._checkpoint_at - CHECKPOINT_PAGES:
             self._checkpoint_at = CHECKPOINT_PAGES
-        if pages >= self._checkpoint_at:
+        self._reserve.committed(pages)
+        if pages >= self._checkpoint_at or self._reserve.low:
             self._checkpoint_at = pages + CHECKPOINT_PAGES
             self._checkpoint(db)
         return apsw.SQLITE_OK
@@ -440,5 +445,5 @@ class DirectWriter(Submitter):
                     done = not self._lock.unclean and self._checkpoint(
                         self._applier.db, apsw.SQLITE_CHECKPOINT_TRUNCATE
                     )
-                    self._lock.release(descriptor, clean=done)
+                    self._lock.release(descriptor, clean=done, everywhere=True)
             self._applier.close(clean=done)

@@ -50,7 +50,7 @@ def note_refusal(tx: Tx, verb: str, code: str, path: bytes, count: int = 1) -> d
     return {}
 
 
-@command(durable=False)
+@command(durable=False, frees_space=True)
 def act_as_operator(tx: Tx) -> dict[str, Any]:
     """Somebody has opened a door as the operator: also what is only read then leaves a row."""
     tx.require_operator()

@@ -12,7 +12,7 @@ from avmfs.store.rows import content, deltas, version_visibility
 from avmfs.store.rows.deltas import Encoding
 from avmfs.store.rows.parts import Parts
 from avmfs.store.schema.tables import ROOT
-from avmfs.store.tx.states import restate, standing_alone
+from avmfs.store.tx.states import stand_alone
 from avmfs.store.tx.transaction import Tx
 
 SNAPSHOTS = 256  # of one agent
@@ -182,7 +182,7 @@ def _horizon(tx: Tx, first: int) -> int:
 
 def _release(tx: Tx, row: int) -> int:
     """A version goes. The one before it stays if a snapshot has it, and is to stand alone then: that is
-    work as of many rows, which are returned."""
+    work as of many rows, which are returned; so are blocks."""
     version: Any = tx.db.execute("select document, number, encoding, body from past_version where id = ?", (row,))
     document, number, encoding, body = version.fetchone()
     before: Any = tx.db.execute(
@@ -190,7 +190,6 @@ def _release(tx: Tx, row: int) -> int:
     ).get
     alone = before is not None and not deltas.self_contained(before)
     if alone:
-        restate(tx.db, document, number - 1, *standing_alone(tx.db, document, number - 1))
-    if encoding == Encoding.MAP:
-        content.release_map(tx.db, body)
-    return 20 if alone else 1
+        stand_alone(tx.db, document, number - 1)
+    blocks = content.release_map(tx.db, body) if encoding == Encoding.MAP else 0
+    return (20 if alone else 1) + blocks // 2

@@ -14,6 +14,9 @@ from avmfs.store.tx import quota
 from avmfs.store.tx.transaction import Tx
 
 VECTOR_LOG_KEPT = 100_000
+FREED = 1000  # blocks and files in one transaction: SQLite reads nearly all of a block that goes, and others wait
+
+_ORPHAN = "select 1 from node where id = ? and parent is null and id <> ?"
 
 FIXED = (
     (tables.ROOT, None, b"", ()),
@@ -82,21 +85,26 @@ def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
 
 @command(durable=False, frees_space=True)
 def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
-    """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped"}."""
+    """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped", "more"}: ask again for
+    the same ones; of a large file the first blocks may be gone by then."""
     tx.require_operator()
-    reaped = 0
+    reaped, left = 0, FREED
     for node in nodes:
-        if tx.db.execute("select 1 from node where id = ? and parent is null and id <> ?", (node, tables.ROOT)).get:
-            content.release(tx.db, node)
-            tx.db.execute("delete from node where id = ?", (node,))
-            tx.db.execute("delete from hold where node = ?", (node,))
-            reaped += 1
-    return {"reaped": reaped}
+        if left > 0 and tx.db.execute(_ORPHAN, (node, tables.ROOT)).get:
+            freed = content.release_extents(tx.db, node, left)
+            if freed < left:
+                content.release(tx.db, node)
+                tx.db.execute("delete from node where id = ?", (node,))
+                tx.db.execute("delete from hold where node = ?", (node,))
+                reaped += 1
+            left -= freed + 1
+    return {"reaped": reaped, "more": left <= 0}
 
 
 @command(frees_space=True)
 def reap_all_orphans(tx: Tx) -> dict[str, Any]:
-    """At the start of a daemon no mount is up yet: nothing can hold an unlinked file open. {"reaped"}."""
+    """At the start of a daemon no mount is up yet: nothing can hold an unlinked file open. Of many, or large ones, the
+    keeper frees the rest. {"reaped", "more"}."""
     tx.require_operator()
     rows = tx.db.execute("select id from node where parent is null and id <> ?", (tables.ROOT,)).fetchall()
     reaped: dict[str, Any] = reap_orphans(tx, [node for (node,) in rows])

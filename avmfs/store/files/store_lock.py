@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,9 +36,9 @@ class StoreLock:
         self.path = database_path.with_name(database_path.name + ".lock")
         self.unclean = False  # did the holder before not say so? Known to who holds it now
 
-    def acquire(self, wait_s: float, command_s: float = 0.0) -> int:
+    def acquire(self, wait_s: float, command_s: float = 0.0, sleep: Callable[[float], None] = time.sleep) -> int:
         """The descriptor that holds the lock. Raises Busy naming the holder: after ``wait_s``, or when a command has it
-        after ``command_s`` where that is more."""
+        after ``command_s`` where that is more. While it sleeps no file is open."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         began, told = time.monotonic(), command_s <= TOLD_S
         while True:
@@ -59,7 +60,7 @@ class StoreLock:
                     if not holder and not told:
                         told = True
                         _say(f"{self.path}: waiting for another command")
-                time.sleep(0.005)
+                sleep(0.005)
         self.unclean = missing or bool(os.pread(descriptor, 1, 0).strip())
         if os.fstat(descriptor).st_size > 1:
             os.pwrite(descriptor, b"\0", 0)
@@ -78,12 +79,15 @@ class StoreLock:
         except FileNotFoundError:
             return False
 
-    def release(self, descriptor: int, *, clean: bool) -> None:
-        """``clean``: all that was committed under the lock is on the disk, and no sync of it has failed."""
+    def release(self, descriptor: int, *, clean: bool, everywhere: bool = False) -> None:
+        """``clean``: all that was committed under the lock is on the disk, and no sync of it has failed.
+        ``everywhere``: also for a child that was forked meanwhile, and has the descriptor too."""
         if clean and os.fstat(descriptor).st_size > 1:
             self._write(descriptor, b"")
         elif clean:
             os.ftruncate(descriptor, 0)
+        if everywhere:  # not before what the next holder reads is written
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
     @property
@@ -108,6 +112,7 @@ class StoreLock:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return said
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing it is not enough where a child is forked in this moment
                 return None
         except (FileNotFoundError, ValueError, TypeError):
             return None

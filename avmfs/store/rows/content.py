@@ -233,16 +233,23 @@ def own_map(db: apsw.Connection, packed: bytes) -> bytes:
     return packed
 
 
-def release_map(db: apsw.Connection, packed: bytes) -> None:
-    for _, block in unpack_map(packed):
+def release_map(db: apsw.Connection, packed: bytes) -> int:
+    """Returns how many blocks have an owner less."""
+    blocks = unpack_map(packed)
+    for _, block in blocks:
         _disown(db, block)
+    return len(blocks)
 
 
-def release_extents(db: apsw.Connection, node: int) -> None:
-    for _, block in pack_rows(db, node):
+def release_extents(db: apsw.Connection, node: int, most: int = -1) -> int:
+    """Drop the bytes of a large file; of its blocks the first ``most``. Returns how many those were."""
+    rows = pack_rows(db, node, most)
+    for _, block in rows:
         _disown(db, block)
-    db.execute("delete from extent where node = ?", (node,))
+    if rows:
+        db.execute("delete from extent where node = ? and n <= ?", (node, rows[-1][0]))
     db.execute("delete from tail where node = ?", (node,))
+    return len(rows)
 
 
 def release(db: apsw.Connection, node: int) -> None:
@@ -251,8 +258,8 @@ def release(db: apsw.Connection, node: int) -> None:
     db.execute("delete from body where id = (select body from node where id = ?)", (node,))
 
 
-def pack_rows(db: apsw.Connection, node: int) -> list[tuple[int, int]]:
-    return list(db.execute("select n, block from extent where node = ? order by n", (node,)))
+def pack_rows(db: apsw.Connection, node: int, most: int = -1) -> list[tuple[int, int]]:
+    return list(db.execute("select n, block from extent where node = ? order by n limit ?", (node, most)))
 
 
 def unpack_map(packed: bytes) -> list[tuple[int, int]]:
@@ -281,8 +288,8 @@ def _fold(db: apsw.Connection, node: int) -> None:
     rows: list[Any] = db.execute("select at, data, crc from tail where node = ? order by at", (node,)).fetchall()
     if rows:
         whole = b"".join(checksums.checked(db, node, data, crc) for _, data, crc in rows)
+        _write_blocks(db, node, rows[0][0], whole)  # first: its block may be damaged, and the pieces stay
         db.execute("delete from tail where node = ?", (node,))
-        _write_blocks(db, node, rows[0][0], whole)
 
 
 def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes | bytearray) -> None:

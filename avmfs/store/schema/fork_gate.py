@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Final
 
 _PATIENCE_S: Final = 10.0  # then it is made as it is: somebody is at a very long question
@@ -36,6 +37,14 @@ class _Gate:
             del self._inside[me]
             if self._forking:
                 self._changed.notify_all()
+
+    def sleep(self, seconds: float) -> None:
+        """Whoever waits for something of others does so outside: a fork need not wait with him."""
+        self.leave()
+        try:
+            time.sleep(seconds)
+        finally:
+            self.enter()
 
     def __enter__(self) -> None:
         self.enter()

@@ -8,14 +8,18 @@ the applier, and by the commands for what no trigger can know: which bytes go on
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 import apsw
 
+from avmfs.errors import StoreFailed
 from avmfs.store.rows import checksums, content, deltas, kept_versions
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.parts import Parts
+
+log = logging.getLogger(__name__)
 
 TOGETHER_NS: Final = 1_000_000_000
 _COLUMNS: Final = "since, parent, name, kind, mode, uid, gid, size, mtime, scope, document, expires"
@@ -56,6 +60,11 @@ _RETIRE: Final = (
     " select document, number, seq, coalesce(lead(seq) over (order by number), ?2), at, author, route, size,"
     " iif(number = ?3, ?4, encoding), iif(number = ?3, ?5, body), iif(number = ?3, ?6, crc)"
     " from version where document = ?1 order by number"
+)
+# A version, and those before it that are stated against it.
+_FORGET: Final = (
+    "delete from past_version where document = ?1 and number <= ?2 and number > coalesce((select max(number)"
+    " from past_version where document = ?1 and number < ?2 and encoding in (1, 4, 5)), 0)"
 )
 _LINKED: Final = "select target from link where source = ?1 union select source from link where target = ?1"
 
@@ -212,16 +221,22 @@ class States(Triggers):
         if (size > most or self.short()) and not self._snapped(since):
             return False
         kept: tuple[int, Encoding, bytes | None, int | None] = 0, Encoding.HEAD, None, None
+        damage: StoreFailed | None = None
         if encoding == Encoding.HEAD:
-            if becomes is not None and head == 1 and not self._snapped(since):
-                stated: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
-            elif extents:
-                stated = Encoding.MAP, content.take_map(self._db, node)
-            else:
-                stated = deltas.keyframe(content.read(self._db, node, size, False, 0, size))
-            kept = head, *stated, None if stated[1] is None else checksums.crc(stated[1])
+            try:
+                if becomes is not None and head == 1 and not self._snapped(since):
+                    stated: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
+                elif extents:
+                    stated = Encoding.MAP, content.take_map(self._db, node)
+                else:
+                    stated = deltas.keyframe(content.read(self._db, node, size, False, 0, size))
+                kept = head, *stated, None if stated[1] is None else checksums.crc(stated[1])
+            except StoreFailed as e:  # the file goes all the same
+                damage = e
         self._ended.append((document, head, seq))
         self._db.execute(_RETIRE, (document, seq, *kept))
+        if damage is not None:
+            _forget(self._db, document, head, damage)
         return True
 
     def keep_for_snapshots(self, document: int, up_to: int) -> None:
@@ -235,29 +250,37 @@ class States(Triggers):
             (document, up_to),
         ).fetchall()
         for (number,) in rows:
-            stated = standing_alone(self._db, document, number)
             self._db.execute(
                 "insert or ignore into past_version(document, number, since, until, at, author, route, size, encoding)"
                 " select document, number, seq, (select seq from version where document = ?1 and number = ?2 + 1), at,"
                 " author, route, size, 1 from version where document = ?1 and number = ?2",
                 (document, number),
             )
-            restate(self._db, document, number, *stated)
+            stand_alone(self._db, document, number)
 
 
-def standing_alone(db: apsw.Connection, document: int, number: int) -> tuple[Encoding, bytes | None]:
-    """A body of a version that needs no later one: of a large file its blocks, which get one owner more."""
-    packed = kept_versions.in_blocks(db, document, number)
-    if packed is not None:
-        return Encoding.MAP, content.own_map(db, packed)
-    data = kept_versions.read(db, document, number)
-    assert data is not None, "no version of the past that is another document's is stated anew"
-    return deltas.keyframe(data)
-
-
-def restate(db: apsw.Connection, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
-    """Give a version of the past a body that stands alone."""
+def stand_alone(db: apsw.Connection, document: int, number: int) -> None:
+    """State a version that is the past's so that it needs no later one: of a large file by its blocks, which get one
+    owner more. One that is damaged is forgotten."""
+    try:
+        packed = kept_versions.in_blocks(db, document, number)
+        data = kept_versions.read(db, document, number) if packed is None else None
+    except StoreFailed as e:
+        _forget(db, document, number, e)
+        return
+    if packed is None:
+        assert data is not None, "no version of the past that is another document's is stated anew"
+        encoding, body = deltas.keyframe(data)
+    else:
+        encoding, body = Encoding.MAP, content.own_map(db, packed)
     db.execute(
         "update past_version set encoding = ?, body = ?, crc = ? where document = ? and number = ?",
         (int(encoding), body, None if body is None else checksums.crc(body), document, number),
     )
+
+
+def _forget(db: apsw.Connection, document: int, number: int, damage: StoreFailed) -> None:
+    """The past does not keep a version that cannot be read, nor what is stated against it: nobody else is to fail
+    because of it."""
+    log.error("%s: version %d of it is not kept as of the past", damage, number)
+    db.execute(_FORGET, (document, number))

@@ -26,6 +26,8 @@ from avmfs.store.tx.quota import Charges
 from avmfs.store.tx.states import States
 from avmfs.store.tx.transaction import IndexRules, Tx
 
+_NEWEST = "select max(seq) from log"
+
 
 class Applier:
     """See the module. One thread. ``shared``: other processes write too, between this one's transactions."""
@@ -65,7 +67,7 @@ class Applier:
         self.events: list[Event] = []
         self.rows: list[LogRow] = []
         self.words: list[tuple[int, str | None]] | None = None  # as of Tx, where other hosts have to hear of them
-        self.seq: int = self.db.execute("select max(seq) from log").get or 0  # the newest row appended to the log,
+        self.seq: int = self.db.execute(_NEWEST).get or 0  # the newest row appended to the log,
         self._before = self.seq  # before this transaction
 
     def begin(self) -> None:
@@ -156,6 +158,8 @@ class Applier:
     def _renew(self) -> None:
         """Others may have written, or what was learnt was rolled back."""
         self._known.renew(self.db)
+        if self._shared:
+            self.seq = self._before = self.db.execute(_NEWEST).get or 0
         self._adopt(self._configured.joined(stored_people(self.db)))
         self._stale = self._untouched = False  # triggers are made in the transaction, which so is no more as it began
 

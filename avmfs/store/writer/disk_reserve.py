@@ -3,7 +3,7 @@
 Owns how that is kept. A full disk is got out of by removing files, and a removal is a commit: it needs room in the
 write-ahead log, and the checkpoint after it room in the database. So while no more than the reserve is left, only what
 makes the store smaller is done, and everything else is refused as on a full disk; and before that, checkpoints begin
-to give the log's own room back (``checkpoint``). Called by the writer's thread only.
+to give the log's own room back (``checkpoint``). Called by the writer's thread, or by whoever writes directly.
 
 What is removed leaves free pages in the database's file, which does not shrink: they count as room for what is written.
 """
@@ -27,6 +27,7 @@ from avmfs.store.files.wal_header import PAGE
 from avmfs.store.writer.connections import REQUEST_LIMIT
 
 log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # a command or a program that keeps no log has the error
 
 _PER_REQUEST = 64 * 1024  # what the smallest change may take in the log: the pages of all its tables and indexes
 _AGAIN_S = 0.5  # others fill the disk and free it, too
