@@ -37,8 +37,9 @@ Include = Literal["archive"] | None
 def search(
     ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid", include: Include = None
 ) -> str:
-    found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
-    return ctx.memory.unsearched() + format_search(found)
+    under, archive = _under(ctx), include == "archive"
+    found = ctx.memory.search(q, limit=limit, under=under, mode=mode, archive=archive)
+    return ctx.memory.unsearched("text", under, archive) + format_search(found)
 
 
 @view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, past=True)
@@ -56,26 +57,29 @@ def recall(
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = ("", 0) if structured(format) else _banner(ctx, budget)
-    note, more = unsearched_within(ctx.memory, budget - cost, format)
+    under, archive = _under(ctx), include == "archive"
+    note, more = unsearched_within(ctx.memory, budget - cost, format, under, archive)
     banner, cost = banner + note, cost + more
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,
         min_relevance=min_relevance,
         strategy=strategy,
-        under=_under(ctx),
+        under=under,
         cite=cite,
         scores=scores,
         form=format,
         reserve=cost,
-        archive=include == "archive",
+        archive=archive,
     )
     return banner + (answer.text or ("" if structured(format) else "(nothing fits)\n"))
 
 
-def unsearched_within(memory: Memory, budget: int, form: str) -> tuple[str, int]:
+def unsearched_within(
+    memory: Memory, budget: int, form: str, under: tuple[bytes, ...], archive: bool
+) -> tuple[str, int]:
     """The line on what of the past could not be searched, where the budget bears it, and its tokens."""
-    note = memory.unsearched(form)
+    note = memory.unsearched(form, under, archive)
     cost = memory.around.engine.counter.count(note)
     return (note, cost) if cost <= budget else ("", 0)
 
