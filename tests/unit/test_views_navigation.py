@@ -124,9 +124,26 @@ def test_why_of_a_file_that_NOT_leaves_out_says_so(world: World) -> None:
     alice = world.agent("alice")
     alice.put("/shared/old.md", "NVDA was a risk once, and is none.")
     why = "/shared/:why?q=NVDA exposure NOT risk"
-    assert alice.cat(f"{why}&path=/shared/old.md") == "/memory/shared/old.md has risk, which NOT leaves out\n"
+    left_out = "/memory/shared/old.md has risk, which NOT leaves out of a search; a recall of 4000 tokens"
+    assert alice.cat(f"{why}&path=/shared/old.md") == f"{left_out} has it\n"
+    assert "NVDA was a risk once" in alice.cat("/shared/:recall?q=NVDA exposure NOT risk")
+    world.around = replace(world.around, search=replace(world.around.search, max_tokens=40))
+    eve = world.agent("eve")
+    assert eve.cat(f"{why}&path=/shared/old.md").startswith(left_out.replace("4000", "40"))
     said = alice.cat(f"{why}&path=/shared/market/amd.md")
     assert "amd.md is number 1 of " in said and said == said.replace("risk", "") and "risk" not in alice.cat(why)
+
+
+def test_why_says_that_a_recall_has_what_only_fills_it(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/proxy.md", "atlas moves the ingress proxy to Envoy in May")
+    alice.put("/shared/weak.md", "the proxy has 3 backends")
+    world.around = replace(world.around, search=replace(world.around.search, min_relevance=0.95))
+    bob, q = world.agent("carol"), "ingress proxy of atlas"
+    recalled, said = bob.cat(f"/:recall?q={q}"), bob.cat(f"/:why?q={q}&path=/shared/weak.md")
+    assert "3 backends" in recalled and "a recall of 4000 tokens has it" in said
+    below = bob.cat("/:why?q=backends in Oslo, Rome and May&path=/shared/weak.md")
+    assert "is below min_relevance=0.95" in below
 
 
 def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) -> None:
