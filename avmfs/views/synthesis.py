@@ -60,8 +60,9 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
         title = paths.printable(node.name) if q is None else one_line(q, 200)
     named = segment.as_question(os.path.splitext(paths.text(node.name))[0].replace("-", " "))
     question = named if q is None else q
-    under = parts(here) if of is None else ()
-    recalled = memory.search(question, limit=SOURCES, under=under, within=within)
+    apart = paths.aside(parts(here))
+    under = parts(here) if of is None else (paths.INDEX,) * (apart == "index")
+    recalled = memory.search(question, limit=SOURCES, under=under, within=within, archive=apart == "archive")
     least = memory.around.search.min_relevance
     hits = [hit for hit in recalled.hits if (hit.relevance >= least if of is None else hit.hit.path in of)]
     told = _chosen(hits, question, sentences)

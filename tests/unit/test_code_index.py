@@ -401,6 +401,12 @@ def test_what_is_called_NOT_has_callers_and_keeps_nobody_elses_back(world: World
     assert [line.split()[1] for line in said.splitlines()] == ["NOT", "ALSO", "ALSO", "EITHER"]
 
 
+def test_a_synthesis_of_a_note_is_of_it(world: World, code: Path) -> None:
+    scanning.scan(door(world, "alice"), "house", code)
+    said = world.agent("alice").cat("/index/house/src/door.py.md:synthesis?q=open door key")
+    assert "/index/house/src/door.py.md" in said
+
+
 def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code: Path) -> None:
     scanning.scan(door(world, "alice"), "hidden", code)
     (code / "src" / "door.py").write_text("def turn(): pass\n")

@@ -418,6 +418,15 @@ def test_a_files_synthesis_is_of_it_however_much_elsewhere_is_better(world: Worl
     assert "Tomatoes need water" in text and "AMD follows" in text and "other" not in text
 
 
+def test_a_synthesis_of_what_is_archived_is_of_it_and_its_links(world: World) -> None:
+    alice = world.agent("alice")
+    link(alice, "/shared/garden.md", "/shared/market/amd.md")
+    archive(alice.memory, "/memory/shared/garden.md")
+    text = alice.cat("/archive/shared/garden.md:synthesis?q=water a day of delay")
+    assert "Tomatoes need water" in text and "AMD follows" in text and "/archive/shared/garden.md" in text
+    assert "Tomatoes" not in alice.cat("/:synthesis?q=water a day")
+
+
 @pytest.mark.parametrize("place", ["/shared/tomatoes", "/shared/.tomatoes", "/shared/tomatoes.1.md"])
 def test_a_synthesis_of_what_it_is_called(world: World, place: str) -> None:
     alice = world.agent("alice")
