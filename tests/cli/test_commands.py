@@ -230,6 +230,7 @@ def test_remember_search_recall(avm: Shell) -> None:
     assert "overbought" in avm.out("recall", "nvda overbought", "--strategy", "importance", "--under", "/private")
     assert "overbought" not in avm.out("recall", "nvda overbought", "--under", "/shared")
     assert "semantic" in avm.out("semantic", "overbought").splitlines()[0], "without a model it says so first"
+    assert avm.out("recall", "overbought", "-t", "3") == avm.out("ask", "overbought", "-t", "3") == "(nothing fits)\n"
     nothing = avm.out("recall", "zzzz", "yyyy").splitlines()[-1]
     assert nothing.startswith("(") and nothing.endswith(")")
     for arguments in (
