@@ -248,6 +248,18 @@ def test_remember_search_recall(avm: Shell) -> None:
     avm.complaint("search", "x", "--under", "/none", code=1)
 
 
+def test_browse_says_whether_more_answers_a_question(avm: Shell) -> None:
+    for number in range(3):
+        avm.run("write", f"/shared/browsed/{number}.md", f"the wombat digs burrow {number}")
+    for limit, more in ((2, True), (3, False)):
+        found = parsed(avm, "browse", "wombat", "-n", str(limit))
+        assert (len(found["places"]), found["more"]) == (limit, more)
+        assert ("(there are more)" in avm.out("browse", "wombat", "-n", str(limit))) is more
+    for limit in ("0", "-1"):
+        avm.complaint("browse", "wombat", "-n", limit, code=2)
+    assert not parsed(avm, "browse", "wombat", "-n", "5000")["more"]
+
+
 def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     first = avm.out("remember", "first", "--title", "Same title", "-n", "shared").strip()
     second = avm.out("remember", "second", "--title", "Same title", "-n", "shared", agent="bob").strip()
