@@ -197,7 +197,8 @@ def retrieve_(memory: Door, query: tuple[str, ...], limit: int, depth: int, unde
 def synthesize_(memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
     """A document on QUERY drawn from several memories, each sentence cited (- reads QUERY from stdin)."""
     found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
-    show(found, found["text"] or "(nothing relevant)\n")
+    above = notice(found["degraded"])
+    show(found, found["text"] or f"{above}(nothing relevant)\n")
 
 
 @subcommand("who", "Who knows about something; how much others may learn of you.")

@@ -260,6 +260,12 @@ def test_browse_says_whether_more_answers_a_question(avm: Shell) -> None:
     assert not parsed(avm, "browse", "wombat", "-n", "5000")["more"]
 
 
+def test_a_synthesis_of_nothing_says_what_had_no_part_in_it(avm: Shell) -> None:
+    said = avm.out("synthesize", "zebra").splitlines()
+    assert said[0].startswith("# semantic search unavailable") and said[1:] == ["(nothing relevant)"]
+    assert parsed(avm, "synthesize", "zebra")["degraded"]
+
+
 def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     first = avm.out("remember", "first", "--title", "Same title", "-n", "shared").strip()
     second = avm.out("remember", "second", "--title", "Same title", "-n", "shared", agent="bob").strip()

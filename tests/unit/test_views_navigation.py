@@ -13,6 +13,7 @@ import pytest
 
 from avmfs.access import Policy
 from avmfs.errors import Interrupted, Invalid, NotFound
+from avmfs.rpc import methods
 from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
 from avmfs.search.engine import Engine
@@ -139,10 +140,10 @@ def test_why_says_that_a_recall_has_what_only_fills_it(world: World) -> None:
     alice.put("/shared/proxy.md", "atlas moves the ingress proxy to Envoy in May")
     alice.put("/shared/weak.md", "the proxy has 3 backends")
     world.around = replace(world.around, search=replace(world.around.search, min_relevance=0.95))
-    bob, q = world.agent("carol"), "ingress proxy of atlas"
-    recalled, said = bob.cat(f"/:recall?q={q}"), bob.cat(f"/:why?q={q}&path=/shared/weak.md")
+    carol, q = world.agent("carol"), "ingress proxy of atlas"
+    recalled, said = carol.cat(f"/:recall?q={q}"), carol.cat(f"/:why?q={q}&path=/shared/weak.md")
     assert "3 backends" in recalled and "a recall of 4000 tokens has it" in said
-    below = bob.cat("/:why?q=backends in Oslo, Rome and May&path=/shared/weak.md")
+    below = carol.cat("/:why?q=backends in Oslo, Rome and May&path=/shared/weak.md")
     assert "is below min_relevance=0.95" in below
 
 
@@ -425,6 +426,16 @@ def test_a_synthesis_of_what_is_archived_is_of_it_and_its_links(world: World) ->
     text = alice.cat("/archive/shared/garden.md:synthesis?q=water a day of delay")
     assert "Tomatoes need water" in text and "AMD follows" in text and "/archive/shared/garden.md" in text
     assert "Tomatoes" not in alice.cat("/:synthesis?q=water a day")
+
+
+def test_no_name_of_a_file_empties_a_synthesis(world: World) -> None:
+    alice = world.agent("alice")
+    world.agent("bob").put("/shared/ingress (nothing relevant)", "The ingress is reachable from Oslo.")
+    text = alice.cat("/:synthesis?q=ingress")
+    assert text.endswith("/memory/shared/ingress (nothing relevant)\n")
+    assert methods.call(alice.memory, "synthesize", {"q": "ingress"})["text"] == text
+    nothing = methods.call(alice.memory, "synthesize", {"q": "zebra"})
+    assert (nothing["text"], nothing["degraded"]) == ("", None)
 
 
 @pytest.mark.parametrize("place", ["/shared/tomatoes", "/shared/.tomatoes", "/shared/tomatoes.1.md"])
