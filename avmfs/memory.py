@@ -155,6 +155,7 @@ class Memory:
     def _engine(self, under: tuple[bytes, ...], archive: bool, q: str, mode: Mode = "hybrid") -> Engine:
         """Live paths are asked themselves, before words are indexed: what they answer is written by that."""
         aside = paths.searched(under, archive)
+        aside = aside if self.then is None else then.among(aside)
         engine = self.around.engine.searching(aside) if aside else self.around.engine
         live = self.around.live if self.then is None and q.strip() else None
         documents, failed = ([], None) if live is None else live.search(self.who, under, q)
@@ -177,16 +178,17 @@ class Memory:
         """Ranked hits, one per document, of these ``within``. ``mode``: hybrid, lexical, semantic. ``archive``: too."""
         _check_question(q)
         least, now, tz = self.around.search.min_relevance, self.now(), self.zone
-        find = partial(then.search, self.store, self.then, self._engine(under, archive, q, mode).search)
+        find = partial(then.search, self.store, self.then, self._engine(under, archive, q, mode).search, archive)
         ask = partial(
             find, self.who, q, limit=limit, under=under, within=within, min_relevance=least, mode=mode, now=now, tz=tz
         )
         embedded = self.around.embedded and self.then is None and mode != "lexical"
         return fresh.once_embedded(self.store, self.reading, ask, embedded)
 
-    def unsearched(self, form: str = "text") -> str:
+    def unsearched(self, form: str = "text", under: tuple[bytes, ...] = (), archive: bool = False) -> str:
         """Of a memory of the past, a line on what no search could look at, unless a ``form`` says it itself."""
-        return "" if structured(form) else then.unsearched(self.store, self.who, self.then, self.zone)
+        aside = paths.searched(under, archive)
+        return "" if structured(form) else then.unsearched(self.store, self.who, self.then, self.zone, aside)
 
     def recall(
         self,
@@ -217,12 +219,12 @@ class Memory:
             q,
             now=self.now(),
             tz=self.zone,
-            find=partial(then.search, self.store, self.then, engine.search),
+            find=partial(then.search, self.store, self.then, engine.search, archive),
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             under=under,
             strategy=strategy,
-            about=" ".join(self.unsearched().split()).removeprefix("# ") if structured(form) else "",
+            about=self.unsearched("text", under, archive).strip().removeprefix("# ") if structured(form) else "",
             **how,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )

@@ -87,7 +87,10 @@ def recall_(
     """What memory has that is relevant to QUERY, within a token budget."""
     how = {"under": then(under, at), "cite": "path" if cite else None, "archive": include is not None}
     found = memory.call("recall", q=words_of(query), **how, **asked)
-    show(found, found["text"])
+    told = found["text"]
+    if asked["format"] in ("text", "markdown") and not found["items"] and not told.endswith(")\n"):
+        told += "(nothing fits)\n"  # beside what could not be searched, perhaps
+    show(found, told)
 
 
 @subcommand("remember", "Store a new memory.")

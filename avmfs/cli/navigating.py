@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -44,21 +44,19 @@ def browse_(target: tuple[str, ...], depth: int, limit: int) -> None:
             places = [{**each, "handle": None, "relevance": None, "summary": ""} for each in found["entries"]]
             more, degraded, text = found["more"], None, found["text"]
         else:
-            found = memory.call("search", q=asked, limit=limit)
-            places = [{**hit, "kind": "file", "depth": 0} for hit in found["hits"]]
-            more, degraded, text = False, found["degraded"], _hits(found)
+            most = min(limit, 999)
+            found = memory.call("search", q=asked, limit=most + (most > 0))  # whether there are more
+            places = [{**hit, "kind": "file", "depth": 0} for hit in found["hits"][:most]]
+            more, degraded = len(found["hits"]) > most, found["degraded"]
+            text = notice(degraded) + _lines(places) + ("(there are more)\n" if more else "")
         keys = ("path", "kind", "depth", "handle", "relevance", "summary")
         shown = [{key: place[key] for key in keys} for place in places]
         show({"places": shown, "more": more, "degraded": degraded}, text)
 
 
-def _hits(found: Mapping[str, Any]) -> str:
-    above = notice(found["degraded"])
-    lines = (
-        f"{hit['handle']}  [{hit['relevance']:.2f}]  {escaped(hit['path'])}  {hit['summary']}\n"
-        for hit in found["hits"]
-    )
-    return above + ("".join(lines) or "(nothing found)\n")
+def _lines(hits: Sequence[Mapping[str, Any]]) -> str:
+    lines = (f"{hit['handle']}  [{hit['relevance']:.2f}]  {escaped(hit['path'])}  {hit['summary']}\n" for hit in hits)
+    return "".join(lines) or "(nothing found)\n"
 
 
 @subcommand("fetch", "Print several files at once, by path or handle.")
@@ -199,7 +197,8 @@ def retrieve_(memory: Door, query: tuple[str, ...], limit: int, depth: int, unde
 def synthesize_(memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
     """A document on QUERY drawn from several memories, each sentence cited (- reads QUERY from stdin)."""
     found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
-    show(found, found["text"] or "(nothing relevant)\n")
+    above = notice(found["degraded"])
+    show(found, found["text"] or f"{above}(nothing relevant)\n")
 
 
 @subcommand("who", "Who knows about something; how much others may learn of you.")

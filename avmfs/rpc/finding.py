@@ -33,8 +33,9 @@ def search(
     """{"text", "hits": [{"path", "handle", "relevance", "score", "summary"}], "degraded"}."""
     if mode not in ("hybrid", "lexical", "semantic"):
         raise Invalid(f"search mode {mode!r}")
-    answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
-    text = memory.unsearched() + format_search(answer)
+    below = under_of(memory, under)
+    answer = memory.search(q, limit=limit, under=below, mode=mode, archive=archive)  # type: ignore[arg-type]
+    text = memory.unsearched("text", below, archive) + format_search(answer)
     return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
 
 
@@ -56,13 +57,14 @@ def recall(
     looks at what an agent would get, which counts neither as a question nor as a saving. ``format``: "text",
     "markdown", "jsonl" or "xml"."""
     budget = memory.around.search.max_tokens if max_tokens is None else max_tokens
-    note, cost = unsearched_within(memory, budget, format)
+    below = under_of(memory, under)
+    note, cost = unsearched_within(memory, budget, format, below, archive)
     found = memory.recall(
         q,
         max_tokens=max_tokens,
         min_relevance=min_relevance,
         strategy=strategy,
-        under=under_of(memory, under),
+        under=below,
         cite=cite,
         scores=scores,
         archive=archive,

@@ -27,6 +27,7 @@ from avmfs.views import registry
 from avmfs.views.bundle import LEAST, bundled
 from avmfs.views.listing import in_tree
 from avmfs.views.overview import Note, noted
+from avmfs.views.synthesis import Sentences, synthesized
 
 FETCHED = 50  # targets of one fetch
 Size = Annotated[int, Range(1, 1024 * 1024)]  # of each, in bytes
@@ -104,10 +105,13 @@ def retrieve(
 
 
 @method
-def synthesize(memory: Memory, q: str, path: str = "/", sentences: int = 12) -> dict[str, Any]:
-    """What several memories say on a question, cited. {"q", "path", "text"}; ``text`` is empty when nothing is."""
-    text = _view(memory, path, "synthesis", q=q, sentences=sentences)
-    return {"q": q, "path": path, "text": "" if text.endswith("(nothing relevant)\n") else text}
+def synthesize(memory: Memory, q: str, path: str = "/", sentences: Sentences = 12) -> dict[str, Any]:
+    """What several memories say on a question, cited. {"q", "path", "text", "degraded"}; ``text`` is empty when nothing
+    is."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+    text, degraded = synthesized(memory, node.id, q, sentences)
+    return {"q": q, "path": path, "text": text, "degraded": degraded}
 
 
 @method

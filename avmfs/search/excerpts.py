@@ -10,7 +10,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -77,11 +77,8 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
     if size <= tokens:
         return text
     starts = [*_starts(text, len(text) * max(tokens, LONG) // size + 1)]
-    wanted, lone = frozenset(form for term in terms for form in forms.of(term)), [*filter(segment.lone, terms)]
-    said = [
-        len(wanted.intersection(segment.terms(text[start:stop]))) + sum(each in text[start:stop] for each in lone)
-        for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)
-    ]
+    told = _telling(terms)
+    said = [told(text[start:stop]) for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
     start = starts[said.index(max(said))]
     if not start or tokens > NEARLY * size:
         return shorten(text, tokens, counter)
@@ -90,6 +87,12 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
         if (cut := shorten(rest, room, counter)) and counter.count(f"… {cut}") <= tokens:
             return f"… {cut}"
     return ""
+
+
+def _telling(terms: Sequence[str]) -> Callable[[str], int]:
+    """How many of a question's terms a text has, in any of their forms, as the index finds them."""
+    wanted, lone = frozenset(form for term in terms for form in forms.of(term)), [*filter(segment.lone, terms)]
+    return lambda text: len(wanted.intersection(segment.terms(text))) + sum(each in text for each in lone)
 
 
 def widened(short: str, text: str, tokens: int, counter: TokenCounter) -> str:
@@ -129,18 +132,20 @@ def summary(text: str, terms: tuple[str, ...]) -> str:
     lines = [line for line in map(one_line, text.splitlines()) if any(c.isalnum() for c in line)]
     if not lines:
         return ""
-    wanted = frozenset(terms)
-    best = lines[0]
-    if len(lines) > 1:
-        best = max(lines, key=lambda line: len(wanted.intersection(segment.terms(line))))
+    best = max(lines, key=_telling(terms)) if len(lines) > 1 else lines[0]
     line = _MARKUP.sub("", best) or best
     if len(line) <= SUMMARY:
         return line
     low = line.casefold()
-    begins = (rf"(?<![0-9a-z]){re.escape(term)}" if term.isascii() else re.escape(term) for term in terms)
-    found = [(hit.start(), hit[0]) for hit in re.finditer("|".join(begins), low)] if terms else []
-    at = _fullest(found, SUMMARY * 2 // 3)
-    start = line.rfind(" ", 0, max(at - SUMMARY // 3, 0)) + 1 if at > SUMMARY * 2 // 3 else 0
+    own = {form.removesuffix("*"): term for term in terms for form in forms.of(term)}
+    begins = (rf"(?<![0-9a-z]){re.escape(form)}" if form.isascii() else re.escape(form) for form in own)
+    found = [(hit.start(), own[hit[0]]) for hit in re.finditer("|".join(begins), low)] if terms else []
+    at, start = min(_fullest(found, SUMMARY * 2 // 3), len(line) - 1), 0  # folded, it may be longer
+    if at > SUMMARY * 2 // 3:
+        start, blank = at - SUMMARY // 3, line.rfind(" ", at - SUMMARY * 2 // 3, at - SUMMARY // 3)
+        start = start if blank < 0 else blank + 1
+        while start < at and unicodedata.combining(line[start]):
+            start += 1
     before, after = "… " if start else "", MORE if start + SUMMARY < len(line) else ""
     return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
 

@@ -5,11 +5,13 @@ Both go by names alone, in the note's project as this agent sees it; a file that
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from avmfs import paths
 from avmfs.codeindex import finding, modules
 from avmfs.codeindex.modules import Place
+from avmfs.errors import NotFound
 from avmfs.node import Node
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import segment
@@ -51,7 +53,8 @@ def _found(ctx: Context, asked: str, of: Place) -> Iterator[Place]:
     answer = ctx.memory.search(segment.as_question(asked), limit=finding.CALLING, under=under, mode="lexical")
     with ctx.memory.reading() as reader:
         for scored in answer.hits:
-            yield from _places(reader, scored.hit.path, reader.node(scored.hit.node))
+            with contextlib.suppress(NotFound):  # it has gone since
+                yield from _places(reader, scored.hit.path, reader.node(scored.hit.node))
 
 
 def _places(reader: Reader, path: bytes, node: Node) -> Iterator[Place]:

@@ -7,7 +7,6 @@ configuration says (``search``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
@@ -15,8 +14,8 @@ from avmfs import paths
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.node import Kind, notice
-from avmfs.search.engine import Answer, Mode, Ranking, Scored
-from avmfs.search.explain import RankExplanation, Words, explained, matched, unwanted_in
+from avmfs.search.engine import FILLING, Answer, Mode, Ranking, Scored
+from avmfs.search.explain import Words, explained, matched, unwanted_in
 from avmfs.search.forms import Format, format_search, structured
 from avmfs.search.index import SearchIndex, Wanted
 from avmfs.signatures import Range
@@ -37,8 +36,9 @@ Include = Literal["archive"] | None
 def search(
     ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid", include: Include = None
 ) -> str:
-    found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
-    return ctx.memory.unsearched() + format_search(found)
+    under, archive = _under(ctx), include == "archive"
+    found = ctx.memory.search(q, limit=limit, under=under, mode=mode, archive=archive)
+    return ctx.memory.unsearched("text", under, archive) + format_search(found)
 
 
 @view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, past=True)
@@ -56,26 +56,29 @@ def recall(
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = ("", 0) if structured(format) else _banner(ctx, budget)
-    note, more = unsearched_within(ctx.memory, budget - cost, format)
+    under, archive = _under(ctx), include == "archive"
+    note, more = unsearched_within(ctx.memory, budget - cost, format, under, archive)
     banner, cost = banner + note, cost + more
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,
         min_relevance=min_relevance,
         strategy=strategy,
-        under=_under(ctx),
+        under=under,
         cite=cite,
         scores=scores,
         form=format,
         reserve=cost,
-        archive=include == "archive",
+        archive=archive,
     )
     return banner + (answer.text or ("" if structured(format) else "(nothing fits)\n"))
 
 
-def unsearched_within(memory: Memory, budget: int, form: str) -> tuple[str, int]:
+def unsearched_within(
+    memory: Memory, budget: int, form: str, under: tuple[bytes, ...], archive: bool
+) -> tuple[str, int]:
     """The line on what of the past could not be searched, where the budget bears it, and its tokens."""
-    note = memory.unsearched(form)
+    note = memory.unsearched(form, under, archive)
     cost = memory.around.engine.counter.count(note)
     return (note, cost) if cost <= budget else ("", 0)
 
@@ -116,12 +119,12 @@ def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, 
     memory, under = ctx.memory, _under(ctx)
     answer = memory.search(q, limit=limit if path is None else SHOWN, under=under)
     index = memory.store.search_index(memory.who, paths.searched(under))
-    q, unwanted = segment.unwanted(q)
+    asked, (q, unwanted) = q, segment.unwanted(q)
     wanted = Wanted(under, unwanted)
     ranking = memory.around.engine.ranking(memory.who, index, q, now=memory.now(), tz=memory.zone, wanted=wanted)
     above = notice(answer.degraded).splitlines()
     if path is not None:
-        return "\n".join([*above, *_of_path(ctx, index, ranking, q, unwanted, path, answer)]) + "\n"
+        return "\n".join([*above, *_of_path(ctx, index, ranking, asked, path, answer)]) + "\n"
     if not answer.hits:
         return "\n".join([*above, "(no matches)"]) + "\n"
     words = matched(index, ranking, q, [scored.hit.passage for scored in answer.hits])
@@ -137,12 +140,11 @@ def _of_path(
     ctx: Context,
     index: SearchIndex,
     ranking: Ranking,
-    q: str,
-    unwanted: Sequence[Sequence[str]],
+    asked: str,
     path: str,
     answer: Answer,
 ) -> list[str]:
-    memory = ctx.memory
+    memory, (q, unwanted) = ctx.memory, segment.unwanted(asked)
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         if node.kind is not Kind.FILE or node.document is None:
@@ -166,27 +168,29 @@ def _of_path(
     if not found.passages:
         return [f"{shown} is in no index: it has no words"]
     if had := unwanted_in(index, ranking, node.document, unwanted):
-        return [f"{shown} has {', '.join(had)}, which NOT leaves out"]
+        told = _verdict(ctx, asked, node.document, None)
+        return [f"{shown} has {', '.join(had)}, which NOT leaves out of a search; {told}"]
     if found.best is None:
         return [f"{shown} was not looked at: it has none of the question's words and no vector near it"]
-    verdict = f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, q, found)}"
+    verdict = f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, asked, node.document, found.best)}"
     words = matched(index, ranking, q, [found.best.hit.passage])
     return [verdict, *_reasons(found.best, words[found.best.hit.passage])]
 
 
-def _verdict(ctx: Context, q: str, found: RankExplanation) -> str:
+def _verdict(ctx: Context, asked: str, document: int, best: Scored | None) -> str:
     """Whether a recall as it stands gives it, else why not."""
-    memory, best = ctx.memory, found.best
-    assert best is not None
-    settings = memory.around.search
-    if best.relevance < settings.min_relevance:
-        return f"relevance {best.relevance:.2f} is below min_relevance={settings.min_relevance:g}"
-    given = memory.recall(q, under=_under(ctx), handed_out=False)
-    if any(scored.hit.document == best.hit.document for scored in given.hits):
-        return f"a recall of {settings.max_tokens} tokens has it"
+    settings = ctx.memory.around.search
+    given = ctx.memory.recall(asked, under=_under(ctx), handed_out=False)
+    whole = f"a recall of {settings.max_tokens} tokens"
+    if any(scored.hit.document == document for scored in given.hits):
+        return f"{whole} has it"
+    if best is None:
+        return f"{whole} does not have it"
     if f"@{best.hit.handle}" in given.text:
         return "its text is that of a better hit, which names it"
-    return f"a recall of {settings.max_tokens} tokens is full before it"
+    if best.relevance < settings.min_relevance * (FILLING if given.hits else 1):
+        return f"relevance {best.relevance:.2f} is below min_relevance={settings.min_relevance:g}"
+    return f"{whole} is full before it"
 
 
 def _reasons(scored: Scored, words: Words) -> list[str]:

@@ -17,9 +17,11 @@ from avmfs.memory import Memory
 from avmfs.node import Moment
 from avmfs.search.recall import Recall
 from avmfs.store.identity import OPERATOR
+from avmfs.store.schema.tables import ROOT
 from avmfs.views.verifying import CITED, Verdict, answers, questions_of
 
 RECEIPT: Final = re.compile(r"\s*(\d{1,15}):(\d{6})\s*")
+ALL: Final = 200_000  # tokens
 
 
 def replayed(memory: Memory, text: str, question: str | None) -> list[Verdict]:
@@ -57,14 +59,16 @@ def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | N
         told = f"this memory gave it to you for {asked[0]['q'][:80]!r}"
         proof = [] if said else [Verdict(what, None, "proved", told)]
         try:
-            moment = None if seq == newest else reader.moment(Moment(seq, 0))
+            # Changes of what stands aside count in no answer's seq: it is of the state before the next that does.
+            following = reader.changes(ROOT, after_seq=seq, limit=1, newest_first=False)
+            stood = following[0].seq - 1 if following else newest
+            moment = None if stood == newest else reader.moment(Moment(stood, 0))
             for then in filter(None, (_answer(each)["then"] for each in known)):
                 reader.moment(Moment(then[0], 0))  # is it still kept?
         except NotFound as e:
             return [*proof, Verdict(what, None, "not replayed", e.reason)]
     if said:
-        later = moment is not None
-        compared = [_compared(said, *_asked_again(memory, moment, each, said), later) for each in known or asked[:1]]
+        compared = [_judged(memory, moment, each, said) for each in known or asked[:1]]
         state, why = max(compared)  # "replayed", else "not replayed", else "differs"
         if state == "differs" and not known:
             state, why = "not replayed", "how it was asked for is not known"
@@ -81,25 +85,38 @@ def _answer(asked: Asked) -> dict[str, Any]:
 
 
 def _asked_again(memory: Memory, moment: Moment | None, asked: Asked, said: str) -> tuple[Recall, int]:
-    """The answer as of then, and how many files of then have changed since: what they said is in no index any more."""
+    """The answer as of then, and how many files of then have changed since, whose words are in no index any more, or
+    were put aside, and count for more or less where they stand now."""
     then, since, how = memory, 0, {"cite": "path" if CITED.search(said) else None} | _answer(asked)
     if how.pop("then", None):
         moment = Moment(*_answer(asked)["then"])
     how.pop("seq", None)
+    under = paths.split(paths.raw(asked["under"]))
+    aside = paths.searched(under, how.get("archive", False))
     if moment is not None:
         then = memory.at(moment)
         with memory.store.reading_at(memory.who, moment) as reader:
-            since = reader.changed_since(1000)
+            since = reader.changed_since(1000, aside, aside)
     found = then.recall(
         asked["q"],
         max_tokens=asked["max_tokens"],
         min_relevance=asked["min_relevance"],
         strategy=asked["strategy"],
-        under=paths.split(paths.raw(asked["under"])),
+        under=under,
         handed_out=False,
         **how,
     )
     return found, since
+
+
+def _judged(memory: Memory, moment: Moment | None, asked: Asked, said: str) -> tuple[str, str]:
+    later = moment is not None
+    state, why = _compared(said, *_asked_again(memory, moment, asked, said), later)
+    if state == "differs" and later:  # the index of today has a say in what is relevant, too
+        all_there_is = {**asked, "max_tokens": ALL, "min_relevance": 0.0}
+        if _compared(said, *_asked_again(memory, moment, all_there_is, said), later)[0] != "differs":
+            return "not replayed", "what it quotes stood there, and is less relevant beside what was written since"
+    return state, why
 
 
 def _compared(said: str, again: Recall, since: int, later: bool) -> tuple[str, str]:
@@ -123,7 +140,11 @@ def _compared(said: str, again: Recall, since: int, later: bool) -> tuple[str, s
 
 
 def _but(since: int) -> str:
-    return f"{since} files of then have changed since, and what they said is not searched any more" if since else ""
+    return (
+        f"{since} files of then have changed or were put aside since, and are not searched as they were"
+        if since
+        else ""
+    )
 
 
 def _body(text: str) -> list[str]:

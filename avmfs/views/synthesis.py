@@ -16,9 +16,11 @@ from typing import Annotated, Final
 
 from avmfs import paths
 from avmfs.agents.graph import REACHED, document_at, hops
+from avmfs.memory import Memory
 from avmfs.node import notice
 from avmfs.search.duplicates import opposed
 from avmfs.search.engine import Scored
+from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import passages, segment, sniff
@@ -30,6 +32,7 @@ from avmfs.views.shape import lines, parts
 
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
+Sentences = Annotated[int, Range(1, 100)]
 _CITED: Final = re.compile(r"\[(\d+)\]")
 
 
@@ -50,24 +53,29 @@ class _Sentence:
     summary="what several memories say on `q`, sentence by sentence, cited",
     shows_bytes=True,
 )
-def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, Range(1, 100)] = 12) -> str:
-    memory = ctx.memory
+def synthesis(ctx: Context, *, q: str | None = None, sentences: Sentences = 12) -> str:
+    text, degraded = synthesized(ctx.memory, ctx.node.id, q, sentences)
+    return text or notice(degraded) + NOTHING
+
+
+def synthesized(memory: Memory, of_node: int, q: str | None, sentences: int) -> tuple[str, str | None]:
+    """The document, empty where nothing is relevant, and why vectors had no part in it."""
     with memory.reading() as reader:
-        node = reader.node(ctx.node.id)
+        node = reader.node(of_node)
         here = reader.path(node.id)
         of = None if node.document is None else {here, *linked_with(reader, here, 1)}
         within = None if of is None else [it for path in of if (it := document_at(reader, path)) is not None]
         title = paths.printable(node.name) if q is None else one_line(q, 200)
     named = segment.as_question(os.path.splitext(paths.text(node.name))[0].replace("-", " "))
     question = named if q is None else q
-    under = parts(here) if of is None else ()
-    recalled = memory.search(question, limit=SOURCES, under=under, within=within)
+    apart = paths.aside(parts(here))
+    under = parts(here) if of is None else (paths.INDEX,) * (apart == "index")
+    recalled = memory.search(question, limit=SOURCES, under=under, within=within, archive=apart == "archive")
     least = memory.around.search.min_relevance
     hits = [hit for hit in recalled.hits if (hit.relevance >= least if of is None else hit.hit.path in of)]
     told = _chosen(hits, question, sentences)
-    above = notice(recalled.degraded)
     if not told:
-        return above + "(nothing relevant)\n"
+        return "", recalled.degraded
     numbers: dict[bytes, int] = {}
     handles = {hit.hit.path: hit.hit.handle for hit in hits}
     nonce = memory.store.nonce(memory.who, recalled.seq, question)
@@ -76,7 +84,8 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
         for each in told
     ]
     sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
-    return above + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
+    whole = [f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]
+    return notice(recalled.degraded) + "\n".join(whole) + "\n", recalled.degraded
 
 
 def _uncited(text: str) -> str:

@@ -113,7 +113,7 @@ def ask(
     sent = None if recipient is None else memory.tell(recipient, question)
     text = found.text + section + ("" if sent is None else _HAS_ASKED.format(recipient, sent))
     recalled = (found.text, found.tokens) if found.hits else ("", 0)
-    return Answered(text.removeprefix("\n"), *recalled, found.degraded, known, recipient, sent)
+    return Answered(text.removeprefix("\n") or "(nothing fits)\n", *recalled, found.degraded, known, recipient, sent)
 
 
 def _within(known: Known, most: int, count: Callable[[str], int]) -> tuple[str, Known]:

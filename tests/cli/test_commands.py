@@ -230,6 +230,7 @@ def test_remember_search_recall(avm: Shell) -> None:
     assert "overbought" in avm.out("recall", "nvda overbought", "--strategy", "importance", "--under", "/private")
     assert "overbought" not in avm.out("recall", "nvda overbought", "--under", "/shared")
     assert "semantic" in avm.out("semantic", "overbought").splitlines()[0], "without a model it says so first"
+    assert avm.out("recall", "overbought", "-t", "3") == avm.out("ask", "overbought", "-t", "3") == "(nothing fits)\n"
     nothing = avm.out("recall", "zzzz", "yyyy").splitlines()[-1]
     assert nothing.startswith("(") and nothing.endswith(")")
     for arguments in (
@@ -245,6 +246,24 @@ def test_remember_search_recall(avm: Shell) -> None:
     ):
         avm.complaint(*arguments, code=2)
     avm.complaint("search", "x", "--under", "/none", code=1)
+
+
+def test_browse_says_whether_more_answers_a_question(avm: Shell) -> None:
+    for number in range(3):
+        avm.run("write", f"/shared/browsed/{number}.md", f"the wombat digs burrow {number}")
+    for limit, more in ((2, True), (3, False)):
+        found = parsed(avm, "browse", "wombat", "-n", str(limit))
+        assert (len(found["places"]), found["more"]) == (limit, more)
+        assert ("(there are more)" in avm.out("browse", "wombat", "-n", str(limit))) is more
+    for limit in ("0", "-1"):
+        avm.complaint("browse", "wombat", "-n", limit, code=2)
+    assert not parsed(avm, "browse", "wombat", "-n", "5000")["more"]
+
+
+def test_a_synthesis_of_nothing_says_what_had_no_part_in_it(avm: Shell) -> None:
+    said = avm.out("synthesize", "zebra").splitlines()
+    assert said[0].startswith("# semantic search unavailable") and said[1:] == ["(nothing relevant)"]
+    assert parsed(avm, "synthesize", "zebra")["degraded"]
 
 
 def test_remember_says_where_and_never_replaces(avm: Shell) -> None:

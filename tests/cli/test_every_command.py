@@ -268,7 +268,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "retrieve": [Good("retrieve alpha", "[follows]", "degraded hits linked"), Bad("retrieve x -d 9", 2, "depth")],
     "synthesize": [
-        Good("synthesize 'first letter'", "", "path q text"),
+        Good("synthesize 'first letter'", "", "degraded path q text"),
         Bad("synthesize x -n 0", 2, "sentences"),
         Bad("synthesize x --path /none", 1, "No such"),
     ],

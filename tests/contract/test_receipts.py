@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,39 @@ def test_a_chain_that_was_broken_is_said_to_every_agent_and_no_more(home: Home) 
     }  # fmt: skip
     assert not found["good"]
     bob.close()
+
+
+@pytest.mark.parametrize("cite", ["path", None])
+@pytest.mark.parametrize("put_aside", ["archive", "remove"])
+def test_an_answer_whose_notes_were_put_aside_since_does_not_differ(
+    home: Home, put_aside: str, cite: str | None
+) -> None:
+    alice, old = home.door("alice"), time.time_ns() - 3600 * 10**9  # younger ones are not kept in the trash
+    alice.call("remember", path="/shared/old.md", content="the ingress proxy of atlas was nginx", created=old)
+    given = alice.call("recall", q=ASKED, cite=cite)["text"]
+    assert "nginx" in given
+    alice.call(put_aside, path="/shared/old.md")
+    for _ in range(2):
+        found = alice.call("verify", text=given, q=ASKED, replay=True)
+        assert states(found)[-2] == "replayed" if cite else states(found)[-2] in ("replayed", "not replayed"), found
+        alice.call("write", path="/shared/more.md", data=b"an ingress proxy of atlas came later\n")
+    again = alice.call("recall", q=ASKED, cite=cite)["text"]
+    assert "nginx" not in again and "replayed" in states(alice.call("verify", text=again, q=ASKED, replay=True))
+    alice.close()
+
+
+@pytest.mark.parametrize("cite", ["path", None])
+def test_an_answer_does_not_differ_by_what_was_written_since(home: Home, cite: str | None) -> None:
+    alice = home.door("alice")
+    alice.call("write", path="/shared/third.md", data=b"the proxy logs to Loki\n")
+    given = alice.call("recall", q=ASKED, cite=cite, min_relevance=0.95)["text"]
+    for number in range(12):
+        alice.call("write", path=f"/shared/more/{number}.md", data=b"a proxy here, and a proxy there\n")
+    assert "Loki" in given and "Loki" not in alice.call("recall", q=ASKED, min_relevance=0.95)["text"]
+    found = alice.call("verify", text=given, q=ASKED, replay=True)
+    logged = alice.call("questions")["kept"]
+    assert states(found)[-2] == ("not replayed" if logged else "replayed") and found["good"], found
+    if cite is None and logged:
+        forged = given.replace("Loki", "Zuul")
+        assert states(alice.call("verify", text=forged, q=ASKED, replay=True))[-2] == "differs"
+    alice.close()

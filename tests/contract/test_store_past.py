@@ -1088,6 +1088,77 @@ def test_what_was_appended_since_is_no_answer_about_then_though_it_is_one_versio
     assert ": 1 file of then, changed or gone since, could not be searched" in then.unsearched()
 
 
+def _trashed(world: World, who: Principal, path: str) -> None:
+    world.now += 2 * YOUNG_NS
+    node = world.node(who, path)
+    assert world.do(who, "unlink", parent=node.parent, name=node.name, trash=True)["kept"]
+
+
+def _archived(world: World, who: Principal, path: str) -> None:
+    node = world.node(who, path)
+    world.do(who, "archive", parent=node.parent, name=node.name)
+
+
+@pytest.mark.parametrize("put_aside", [_trashed, _archived])
+def test_what_was_put_aside_since_is_found_where_it_stood_by_who_may_see_it_now_and_then(
+    world: World, put_aside: Callable[[World, Principal, str], None]
+) -> None:
+    for path in ("shared/owls/gone", "private/alice/gone", "shared/stays"):
+        world.write(ALICE, f"memory/{path}", b"the owl sleeps in %s" % path.encode())
+    hers, his = memory(world, ALICE), memory(world, BOB)
+    then = Moment(world.seq(), world.now)
+    for path in ("shared/owls/gone", "private/alice/gone"):
+        hers.make_searchable()
+        put_aside(world, ALICE, f"memory/{path}")
+
+    def told(who: Memory, **how: Any) -> list[bytes]:
+        return sorted(each.hit.path for each in who.search("owl", mode="lexical", **how).hits)
+
+    shared = [b"/memory/shared/owls/gone", b"/memory/shared/stays"]
+    assert told(hers.at(then)) == [b"/memory/private/alice/gone", *shared]
+    assert told(his.at(then)) == shared == told(his.at(then), under=(b"memory", b"shared"))
+    assert told(his.at(then), under=(b"memory", b"shared", b"owls")) == shared[:1]
+    assert all(who.at(then).unsearched().endswith(": all of it was searched\n") for who in (hers, his))
+    later = Moment(world.seq(), world.now)
+    for moment in (None, later):
+        assert told(hers if moment is None else hers.at(moment)) == shared[1:], "aside, it is in no search"
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "memory/shared/stays").id], documents=[])
+    assert told(his.at(then)) == shared[:1]
+
+
+def test_what_stood_in_the_trash_then_is_not_missed_by_a_search_of_then(world: World) -> None:
+    world.write(ALICE, "memory/shared/gone", b"the owl sleeps")
+    hers = memory(world, ALICE)
+    hers.make_searchable()
+    _trashed(world, ALICE, "memory/shared/gone")
+    then, trashed = hers.at(Moment(world.seq(), world.now)), world.node(ALICE, "trash/shared/gone")
+    world.do(ALICE, "unlink", parent=trashed.parent, name=trashed.name)
+    assert then.unsearched().endswith(": all of it was searched\n")
+
+
+def test_what_was_archived_then_is_found_where_the_archive_is_asked_for(world: World) -> None:
+    for path in ("shared/old/gone", "private/alice/gone"):
+        world.write(ALICE, f"memory/{path}", b"the owl sleeps")
+        _archived(world, ALICE, f"memory/{path}")
+    then = Moment(world.seq(), world.now)
+    for path in ("archive/shared/old/gone", "archive/private/alice/gone"):
+        node = world.node(ALICE, path)
+        world.do(ALICE, "put_back", node=node.id)
+    hers, changed = memory(world, ALICE).at(then), "archive/shared/old/gone"
+
+    def told(**how: Any) -> list[bytes]:
+        return sorted(each.hit.path for each in hers.search("owl", mode="lexical", **how).hits)
+
+    archived = [b"/archive/private/alice/gone", b"/archive/shared/old/gone"]
+    assert told() == [] and told(archive=True) == archived == told(under=(b"archive",))
+    assert told(archive=True, under=(b"memory", b"shared")) == archived[1:]
+    assert told(archive=True, under=(b"memory", b"private", b"alice")) == archived[:1]
+    world.write(ALICE, changed.replace("archive", "memory"), b"the owl wakes")
+    assert hers.unsearched().endswith(": all of it was searched\n"), "no search of then looked there"
+    assert ": 1 file of then" in hers.unsearched(archive=True)
+    assert ": 1 file of then" in hers.unsearched(under=(b"archive", b"shared"))
+
+
 def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path: Path) -> None:
     world = World(tmp_path / "small.db", past_bytes=100_000)
     for number in range(4):

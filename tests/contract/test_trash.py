@@ -530,3 +530,24 @@ def test_a_note_over_which_a_symlink_is_moved_is_removed_by_whatever_door(world:
     world.unlink(ALICE, "/memory/plan.md")
     assert world.do(ALICE, "put_back", node=kept.id)["path"] == b"/memory/plan.md"
     assert world.document(ALICE, "/memory/plan.md").handle == before.handle
+
+
+def test_a_search_of_a_directory_with_its_archive_finds_what_was_archived_from_there(world: World) -> None:
+    for path in ("shared/farm/plan.md", "shared/farm/plan.md", "shared/other/plan.md", "private/alice/farm/plan.md"):
+        note(world, ALICE, f"/memory/{path}")
+        world.do(ALICE, "archive", **world.at(ALICE, f"/memory/{path}"))
+    note(world, ALICE, "/memory/shared/farm/new.md")
+    world.drain()
+
+    def told(who: Principal, under: str) -> list[bytes]:
+        engine = Engine(world.store.search_index, None, COUNTER).searching("archive")
+        found = engine.search(who, "harvest", under=paths.split(under.encode()), limit=9)
+        return sorted(scored.hit.path for scored in found.hits)
+
+    farm = [b"/archive/(2)/shared/farm/plan.md", b"/archive/shared/farm/plan.md", b"/memory/shared/farm/new.md"]
+    assert told(ALICE, "/memory/shared/farm") == told(BOB, "/memory/shared/farm") == farm
+    assert told(ALICE, "/archive/shared/farm") == farm[1:2]
+    hers = b"/archive/private/alice/farm/plan.md"
+    assert told(ALICE, "/memory/private/alice") == [hers] and told(BOB, "/memory/private/alice") == []
+    assert told(BOB, "/memory") == sorted([*farm, b"/archive/shared/other/plan.md"])
+    assert hers in told(ALICE, "/memory") and told(ALICE, "/trash") == []

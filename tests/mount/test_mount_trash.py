@@ -138,6 +138,7 @@ def test_mv_to_the_archive_leaves_it_readable_and_out_of_searches(world: World, 
     os.rename(place.bob / "2024", top / "archive" / place.path.removeprefix("/memory/") / "2024")
     assert "orchard" not in cat(top / ":search?q=orchard")
     assert "orchard" in cat(top / ":search?q=orchard&include=archive")
+    assert "orchard" in cat(place.bob / ":search?q=orchard&include=archive")
     assert "orchard" in cat(top / "archive/:recall?q=orchard")
     assert not (place.alice / "2024").exists()
     with AVM(agent="alice", environ=world.environ) as avm:

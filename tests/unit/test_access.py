@@ -221,9 +221,10 @@ def test_what_stands_aside_is_searched_where_that_is_asked_for() -> None:
     scopes = {number: Scope(Access.READ, aside=place) for number, place in enumerate(aside, 1)}
     scopes[5] = Scope(Access.NONE, aside="trash")
     alice = Visible(Principal("alice"), scopes)
-    assert [alice.searched(place) for place in ("", "archive", "index")] == [
+    assert [alice.searched(place) for place in ("", "archive", "past", "index")] == [
         ({1}, "[1]"),
         ({1, 2}, "[1,2]"),
+        ({1, 2, 3}, "[1,2,3]"),
         ({4}, "[4]"),
     ]
     assert alice.trash_json == "[3]" and alice.told_json == alice.json == "[1,2,3,4]"
@@ -252,7 +253,7 @@ def test_what_is_not_to_be_trusted_is_marked_and_what_is_held_is_told_to_nobody(
     }
     alice = Visible(Principal("alice"), scopes)
     assert alice.ids == {1, 2, 3, 4, 5} and alice.held == {3, 5} and alice.told_json == "[1,2,4]"
-    assert [alice.searched(place)[0] for place in ("", "archive", "index")] == [{1, 2, 4}, {1, 2, 4}, set()]
+    assert [alice.searched(place)[0] for place in ("", "archive", "past", "index")] == [*[{1, 2, 4}] * 3, set()]
     assert [alice.untrusted(number) for number in (1, 2, 4)] == ["", "tool,web", ""]
     assert [alice.quoted(number, "said") for number in (1, 2, 3, 4)] == [
         *("said", "(untrusted: tool,web) said", QUARANTINED, "said")

@@ -401,6 +401,29 @@ def test_what_is_called_NOT_has_callers_and_keeps_nobody_elses_back(world: World
     assert [line.split()[1] for line in said.splitlines()] == ["NOT", "ALSO", "ALSO", "EITHER"]
 
 
+def test_callers_are_shown_though_one_goes_meanwhile(world: World, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code / "src" / "lib.py").write_text("def turn(): pass\n")
+    (code / "src" / "other.py").write_text("def second(): turn(1)\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    search = Memory.search
+
+    def searched(self: Memory, *args: Any, **how: Any) -> Any:
+        found = search(self, *args, **how)
+        (code / "src" / "other.py").unlink(missing_ok=True)
+        scanning.scan(door(world, "alice"), "house", code)
+        return found
+
+    monkeypatch.setattr(Memory, "search", searched)
+    said = world.agent("alice").cat("/index/house/src/lib.py.md:callers")
+    assert "open_door" in said and "second" not in said
+
+
+def test_a_synthesis_of_a_note_is_of_it(world: World, code: Path) -> None:
+    scanning.scan(door(world, "alice"), "house", code)
+    said = world.agent("alice").cat("/index/house/src/door.py.md:synthesis?q=open door key")
+    assert "/index/house/src/door.py.md" in said
+
+
 def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code: Path) -> None:
     scanning.scan(door(world, "alice"), "hidden", code)
     (code / "src" / "door.py").write_text("def turn(): pass\n")

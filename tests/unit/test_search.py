@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import random
+import unicodedata
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -1000,3 +1001,18 @@ def test_nothing_is_a_hit_where_neither_a_word_nor_the_meaning_fits() -> None:
     assert not engine(made).search(ALICE, asked.partition(" of ")[2], min_relevance=0.99).hits
     by_meaning = engine(made).search(ALICE, "RSI exposure", limit=50, min_relevance=0.3).hits
     assert by_meaning[-1].relevance < 0.3 < by_meaning[0].relevance  # who looks for files sees what is near as well
+
+
+def test_summary_shows_the_match_in_texts_without_blanks() -> None:
+    for before in ("天" * 250, "2026-03-07 " + "天" * 250, "{" + '"key":"value",' * 40):
+        told = summary(before + "局势紧张" + "地" * 160, ("局势",))
+        assert "局势" in told and told.startswith("… ") and told.endswith(" …") and len(told) <= SUMMARY
+    assert summary("İ" * 300 + " needle", ("needl",)), "folded, it is longer than it is"
+    assert not unicodedata.combining(summary("a" * 100 + "\u0301" * 100 + "局势", ("局势",))[2])
+
+
+def test_summary_is_the_line_that_was_found_by_another_form() -> None:
+    asked = tuple(segment.query_terms("who went"))
+    assert summary("# Log\nlunch was fine\nwe go to Oslo\n", asked) == "we go to Oslo"
+    assert summary("# 日志\n今天下雨\n我们的猫睡了\n", ("猫",)) == "我们的猫睡了"
+    assert "the child is" in summary("padding words " * 60 + "the child is here " + "more words " * 60, ("children",))

@@ -13,6 +13,7 @@ import pytest
 
 from avmfs.access import Policy
 from avmfs.errors import Interrupted, Invalid, NotFound
+from avmfs.rpc import methods
 from avmfs.rpc.aside import archive
 from avmfs.rpc.remembering import remember
 from avmfs.search.engine import Engine
@@ -124,9 +125,26 @@ def test_why_of_a_file_that_NOT_leaves_out_says_so(world: World) -> None:
     alice = world.agent("alice")
     alice.put("/shared/old.md", "NVDA was a risk once, and is none.")
     why = "/shared/:why?q=NVDA exposure NOT risk"
-    assert alice.cat(f"{why}&path=/shared/old.md") == "/memory/shared/old.md has risk, which NOT leaves out\n"
+    left_out = "/memory/shared/old.md has risk, which NOT leaves out of a search; a recall of 4000 tokens"
+    assert alice.cat(f"{why}&path=/shared/old.md") == f"{left_out} has it\n"
+    assert "NVDA was a risk once" in alice.cat("/shared/:recall?q=NVDA exposure NOT risk")
+    world.around = replace(world.around, search=replace(world.around.search, max_tokens=40))
+    eve = world.agent("eve")
+    assert eve.cat(f"{why}&path=/shared/old.md").startswith(left_out.replace("4000", "40"))
     said = alice.cat(f"{why}&path=/shared/market/amd.md")
     assert "amd.md is number 1 of " in said and said == said.replace("risk", "") and "risk" not in alice.cat(why)
+
+
+def test_why_says_that_a_recall_has_what_only_fills_it(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/proxy.md", "atlas moves the ingress proxy to Envoy in May")
+    alice.put("/shared/weak.md", "the proxy has 3 backends")
+    world.around = replace(world.around, search=replace(world.around.search, min_relevance=0.95))
+    carol, q = world.agent("carol"), "ingress proxy of atlas"
+    recalled, said = carol.cat(f"/:recall?q={q}"), carol.cat(f"/:why?q={q}&path=/shared/weak.md")
+    assert "3 backends" in recalled and "a recall of 4000 tokens has it" in said
+    below = carol.cat("/:why?q=backends in Oslo, Rome and May&path=/shared/weak.md")
+    assert "is below min_relevance=0.95" in below
 
 
 def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) -> None:
@@ -399,6 +417,25 @@ def test_a_files_synthesis_is_of_it_however_much_elsewhere_is_better(world: Worl
         alice.put(f"/shared/other/{number}.md", f"water water a day of delay {number}")
     text = alice.cat("/shared/garden.md:synthesis?q=water a day of delay")
     assert "Tomatoes need water" in text and "AMD follows" in text and "other" not in text
+
+
+def test_a_synthesis_of_what_is_archived_is_of_it_and_its_links(world: World) -> None:
+    alice = world.agent("alice")
+    link(alice, "/shared/garden.md", "/shared/market/amd.md")
+    archive(alice.memory, "/memory/shared/garden.md")
+    text = alice.cat("/archive/shared/garden.md:synthesis?q=water a day of delay")
+    assert "Tomatoes need water" in text and "AMD follows" in text and "/archive/shared/garden.md" in text
+    assert "Tomatoes" not in alice.cat("/:synthesis?q=water a day")
+
+
+def test_no_name_of_a_file_empties_a_synthesis(world: World) -> None:
+    alice = world.agent("alice")
+    world.agent("bob").put("/shared/ingress (nothing relevant)", "The ingress is reachable from Oslo.")
+    text = alice.cat("/:synthesis?q=ingress")
+    assert text.endswith("/memory/shared/ingress (nothing relevant)\n")
+    assert methods.call(alice.memory, "synthesize", {"q": "ingress"})["text"] == text
+    nothing = methods.call(alice.memory, "synthesize", {"q": "zebra"})
+    assert (nothing["text"], nothing["degraded"]) == ("", None)
 
 
 @pytest.mark.parametrize("place", ["/shared/tomatoes", "/shared/.tomatoes", "/shared/tomatoes.1.md"])

@@ -15,6 +15,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs import paths
 from avmfs.access import Principal
 from avmfs.node import DISPUTES, Dispute, Hit
 from avmfs.store.index.client import IndexClient
@@ -86,27 +87,22 @@ class SqliteSearchIndex:
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
         with self._open() as (db, reader):
-            top = _descend(reader, under)
-            if top is None:
-                return []
-            prefix = b"/" if top == ROOT else reader.path(top) + b"/"
+            tops = searched_below(reader, under, self._aside)
+            below = tuple(b"/" if top == ROOT else reader.path(top) + b"/" for top in tops)
             found = self._catalogue.hits.of(db, reader, passages)
-            return [hit for hit in map(found.get, passages) if hit is not None and hit.path.startswith(prefix)]
+            return [hit for hit in map(found.get, passages) if hit is not None and hit.path.startswith(below)]
 
     def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
         if not under:
             return None
         with self._open() as (db, reader):
-            top = _descend(reader, under)
-            if top is None:
-                return frozenset()
             rows = db.execute(
                 "with recursive below(id, document) as ("
-                " select id, document from node where id = ?1 union all"
+                " select id, document from node where id in (select value from json_each(?1)) union all"
                 " select node.id, node.document from node join below on node.parent = below.id"
                 " where scope in (select value from json_each(?2)))"
                 " select passage.id from below cross join passage on passage.document = below.document",
-                (top, reader.visible.json),
+                (json.dumps(searched_below(reader, under, self._aside)), reader.visible.json),
             )
             return frozenset(row[0] for row in rows)
 
@@ -166,3 +162,17 @@ def _descend(reader: Reader, under: tuple[bytes, ...]) -> int | None:
             return None
         node = child.id
     return node
+
+
+def searched_below(reader: Reader, under: tuple[bytes, ...], aside: str) -> list[int]:
+    """The directory ``under``, if it is there, and where the archive is looked through (``Visible.searched``) too, what
+    mirrors it there."""
+    wanted = [under]
+    if aside == "archive" and under[:1] in ((), (paths.MEMORY,)):
+        first = paths.mirror(under, paths.ARCHIVE)
+        space = paths.space(first)
+        top = _descend(reader, space)
+        names = [] if top is None else [each.name for each in reader.children(top)]
+        further = [(*space, name, *first[len(space) :]) for name in names]
+        wanted += [each for each in (first, *further) if paths.origin(each) == (under or (paths.MEMORY,))]
+    return [top for each in wanted if (top := _descend(reader, each)) is not None]

@@ -282,7 +282,7 @@ def _checked(question: Any) -> dict[str, Any]:
         value = question.get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise BadQuestion(f"{name} is missing or of another type")
-    if question["aside"] not in ("", "archive", "index"):
+    if question["aside"] not in ("", "archive", "index", "past"):
         raise BadQuestion("aside is of no known kind")
     vector = question["vector"]
     if (

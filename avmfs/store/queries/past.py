@@ -383,32 +383,46 @@ class PastReader(Reader):
     def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
         raise ReadOnly("directories are not counted in the past")
 
-    def path_unchanged(self, node: int) -> bytes | None:
-        """The path that a file had then, if its bytes are those of today."""
+    def path_unchanged(self, node: int, aside: str, among: str) -> bytes | None:
+        """The path that a file had then, if a search of what is ``aside`` (``paths.searched``) looked there, and its
+        bytes are those of today, ``among`` what is searched today (``Visible.searched``)."""
         held = self._state(node)
         if held is None or held[0].document is None:
             return None
         now: Any = self._db.execute(
-            "select head, size from document join node on node.id = node where document.id = ? and node = ?",
+            "select head, size, scope from document join node on node.id = node where document.id = ? and node = ?",
             (held[0].document, node),
         ).fetchone()  # of one version more may have been appended since
-        return self.path(node) if now == (held[1], held[0].size) else None
+        same = now is not None and now[:2] == (held[1], held[0].size) and now[2] in self.visible.searched(among)[0]
+        return self.path(node) if same and self._looked_at(held[0], aside) else None
 
-    def unchanged_below(self, under: int) -> list[int]:
-        """Documents of the files that stood below a directory then, with the bytes of today."""
-        files = [node for node in self._below(under) if self.path_unchanged(node.id) is not None]
+    def _looked_at(self, node: Node, aside: str) -> bool:
+        """Return whether a search of what stands ``aside`` looked at it then: it is not in quarantine."""
+        try:
+            stood = paths.aside(self._parts(node.id))
+        except NotFound:  # what is above it cannot be seen
+            return False
+        there = stood == aside or (not stood and aside == "archive")
+        return there and (not self.visible.held or self.trusted_as(node) not in self.visible.held)
+
+    def unchanged_below(self, under: int, aside: str, among: str) -> list[int]:
+        """Documents of the files below a directory then that ``path_unchanged`` has a path of."""
+        files = [node for node in self._below(under) if self.path_unchanged(node.id, aside, among) is not None]
         return [node.document for node in files if node.document is not None]
 
-    def changed_since(self, most: int) -> int:
-        """Files of then, at most so many, whose bytes are otherwise now, or gone."""
+    def changed_since(self, most: int, aside: str, among: str) -> int:
+        """Files that a search of then looked at, at most so many, whose bytes are otherwise now, or gone, or stand
+        elsewhere: see ``path_unchanged``."""
         rows = self._db.execute(
             f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc", (self.then.seq,)
         )
         found = 0
         with contextlib.closing(rows):  # as in Reader.changes
             for row in calls.going_on(rows):
-                if self._taken(None, row) is not None and self.path_unchanged(row[0]) is None:
-                    found += 1
-                    if found >= most:
-                        break
+                node = self._taken(None, row)
+                if node is None or self.path_unchanged(node.id, aside, among) is not None:
+                    continue
+                found += self._looked_at(node, aside)
+                if found >= most:
+                    break
         return found

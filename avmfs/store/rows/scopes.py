@@ -47,6 +47,7 @@ class Visible:
         self.told = told = self.ids - self.held if self.held else self.ids
         self.told_json = self.json if told is self.ids else _json(told)
         self._searched = {"": told.difference(aside), "archive": told - trash - index, "index": index - self.held}
+        self._searched["past"] = told - index
         self._searched_json = {also: _json(ids) for also, ids in self._searched.items()}
 
     def __contains__(self, scope: int) -> bool:
@@ -95,7 +96,8 @@ class Visible:
         return scope in self._live
 
     def searched(self, aside: str = "") -> tuple[frozenset[int], str]:
-        """What a search looks through, as numbers and as JSON: with "archive" that too, with "index" that alone."""
+        """What a search looks through, as numbers and as JSON: with "archive" that too, with "past" also the trash,
+        with "index" that alone."""
         return self._searched[aside], self._searched_json[aside]
 
     def require(self, scope: int, path: str | None = None) -> None:

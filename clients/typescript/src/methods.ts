@@ -847,7 +847,8 @@ export interface Methods {
    */
   subscriptions(given?: SubscriptionsArguments): Promise<Json>;
   /**
-   * What several memories say on a question, cited. {"q", "path", "text"}; ``text`` is empty when nothing is.
+   * What several memories say on a question, cited. {"q", "path", "text", "degraded"}; ``text`` is empty when nothing
+   * is.
    */
   synthesize(given: SynthesizeArguments): Promise<Json>;
   /**
