@@ -149,13 +149,14 @@ def _planned(
         if node.id in seen:
             continue
         seen.add(node.id)
-        document, head, created = node.document, 0, 0
+        document, head, created, its_past = node.document, 0, 0, True
         if document is not None:
             with memory.reading() as reader:
                 try:
                     about = reader.document(node)
                     changed = next((each.at for each in reader.versions(document)[:1]), about.created)
                     wanted = tag is None or tag in reader.tags(document)
+                    its_past = reader.may_purge_past(document)
                 except NotFound:
                     continue
             head, created = about.head, about.created
@@ -163,7 +164,7 @@ def _planned(
                 continue
         elif named or _fixed(place):
             continue
-        if memory.store.cached_writable(memory.who, node.scope):
+        if its_past and memory.store.cached_writable(memory.who, node.scope):
             plan.append(_Part(place, node, document, head, created))
         else:
             barred += 1

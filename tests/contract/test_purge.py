@@ -438,6 +438,47 @@ def test_the_draft_of_another_agent_is_that_ones_also_when_little_is_known_of_it
     assert b"/memory/private/alice/draft.md" in paths and b"/memory/own.md" not in paths
 
 
+@pytest.mark.parametrize("state", ["there", "in the trash", "removed", "saved over another"])
+def test_versions_that_one_may_not_see_are_not_for_him_to_forget(world: World, state: str) -> None:
+    world.do(ALICE, "enroll")
+    for text in (b"zqxcanary", b"harmless"):
+        world.write(ALICE, "/memory/private/alice/plan.md", text, mode="replace")
+        world.clock.advance(2)
+    world.rename(ALICE, "/memory/private/alice/plan.md", "/memory/plan.md")
+    world.write(BOB, "/memory/plan.md", b"third", mode="replace")
+    node, document = world.node(BOB, "/memory/plan.md").id, world.document(BOB, "/memory/plan.md").id
+    world.write(BOB, "/memory/other.md", b"zqxpigeon")
+    world.clock.advance(YOUNG_NS / 1e9)
+    if state == "saved over another":
+        world.rename(BOB, "/memory/plan.md", "/memory/other.md")
+    elif state != "there":
+        world.do(BOB, "unlink", **world.at(BOB, "/memory/plan.md"), trash=state == "in the trash")
+    asked = {"nodes": [], "documents": [document]} if state == "removed" else {"nodes": [node], "documents": []}
+    if state != "saved over another":
+        with pytest.raises(Denied, match="earlier versions of it are not for you"):
+            world.do(BOB, "purge", **asked)
+        with pytest.raises((Denied, NotFound)):
+            purging.purge(memory(world, BOB), "/memory/plan.md")
+        assert purging.purge(memory(world, BOB), author="alice")["files"] == []
+    assert purge(world, BOB, "/memory/other.md")["purged"] == 1 and left(world, "zqxpigeon") == []
+    assert left(world, "zqxcanary")
+    if state == "there":
+        assert world.history(ALICE, "/memory/plan.md") == [b"zqxcanary", b"harmless", b"third"]
+    purge(world, ALICE, author="alice")
+    assert left(world, "zqxcanary", "plan.md") == []
+
+
+def test_versions_of_a_time_when_nobody_might_change_the_file_go_with_it(build: Callable[..., World]) -> None:
+    world = build()
+    for text in (b"zqxcanary", b"zqxpigeon"):
+        world.write(ALICE, "/memory/d/plan.md", text, mode="replace")
+        world.clock.advance(2)
+    world.restart([("/memory/d/*", "ro", None)])
+    world.restart([])
+    purge(world, BOB, "/memory/d/plan.md")
+    assert left(world, "zqxcanary", "zqxpigeon") == []
+
+
 @pytest.mark.parametrize("what", ["directories", "files", "removed files"])
 def test_the_log_is_walked_as_often_for_many_as_for_one(world: World, what: str) -> None:
     """The writer is held up for as long."""

@@ -225,6 +225,7 @@ _READER: dict[str, Ask] = {
     "removed": lambda r, it: r.removed(99),
     "consolidated": lambda r, it: r.consolidated(),
     "ended": lambda r, it: r.ended(),
+    "may_purge_past": lambda r, it: r.may_purge_past(it.document),
     "within": lambda r, it: r.within(it.directory),
 }
 # The parts of the reader, each with a class of its own.

@@ -69,9 +69,10 @@ def purge(
     ctimes: list[int] | None = None,
 ) -> dict[str, Any]:
     """Forget files and symlinks, directories that are empty by then, and ``documents`` that have ended. Who may change
-    them, and where they are or were, may do it, else nothing is done. ``places`` and ``ctimes``: where each of
-    ``nodes`` stood and when it was changed last (0: a directory), as whoever asks has agreed to; raises Stale where it
-    is otherwise. The audit keeps a row that says how many. {"purged", "documents": all that have gone}."""
+    them, and where they are or were, may do it, and sees every version that is kept of them, else nothing is done.
+    ``places`` and ``ctimes``: where each of ``nodes`` stood and when it was changed last (0: a directory), as whoever
+    asks has agreed to; raises Stale where it is otherwise. The audit keeps a row that says how many. {"purged",
+    "documents": all that have gone}."""
     if {len(each) for each in (places, ctimes) if each is not None} - {len(nodes)}:
         raise Invalid("purge: expected a place and a time of each node")
     states, tx.states = tx.states, None  # nothing of this is to become the past
@@ -135,6 +136,9 @@ def _as_agreed(tx: Tx, number: int, place: bytes | None, ctime: int) -> tuple[No
         raise Stale(_MEANWHILE, paths.text(place)) from None
     if place is not None and (paths.join(parts) != place or ctime not in (0, node.ctime)):
         raise Stale(_MEANWHILE, paths.text(place))
+    # What was written before others could see the file is not for them to destroy.
+    if node.document is not None and not version_visibility.all_for(tx.db, node.document, tx.visible.may_purge_past):
+        raise Denied("earlier versions of it are not for you", paths.text(paths.join(parts)))
     return node, parts
 
 
@@ -193,6 +197,8 @@ def _require_ended(tx: Tx, documents: list[int]) -> None:
                 raise NotFound()
             if not tx.visible.writable(scope):
                 raise Denied("not writable for you")
+        if not version_visibility.all_for(tx.db, document, tx.visible.may_purge_past):
+            raise Denied("earlier versions of it are not for you")
         _drop_index(tx, document)
 
 
@@ -239,6 +245,7 @@ def _lineage(tx: Tx, gone: set[int], found: set[int]) -> set[int]:
         rows: list[Any] = tx.db.execute(_LINEAGE, _json(gone, found, others)).fetchall()
         known = _scopes(tx, [each for (each,) in rows])
         more = {each for each, scopes in known.items() if scopes and all(map(tx.visible.writable, scopes))}
+        more = {each for each in more if version_visibility.all_for(tx.db, each, tx.visible.may_purge_past)}
         others |= {each for (each,) in rows}
         more |= _became(tx, found) - found  # they have no bytes but those
         others -= more

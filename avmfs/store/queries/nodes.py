@@ -437,9 +437,15 @@ class Reader:
         for document, value, at, path, tags in self._db.execute(_ENDED):
             _, creator, *_, scope = json.loads(value)
             place = policy.scope(paths.split(bytes(path)), None, [])
-            if self.visible.writable(scope) and place.access(self.who) >= Access.WRITE:
+            writable = self.visible.writable(scope) and place.access(self.who) >= Access.WRITE
+            if writable and version_visibility.all_for(self._db, document, self.visible.may_purge_past):
                 found.append(Ended(document, at, bytes(path), creator, tuple(json.loads(tags or "[]"))))
         return found
+
+    def may_purge_past(self, document: int) -> bool:
+        """See ``Visible.may_purge_past``: of all versions that are kept."""
+        self._require_document(document)
+        return version_visibility.all_for(self._db, document, self.visible.may_purge_past)
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]

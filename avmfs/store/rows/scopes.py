@@ -72,6 +72,11 @@ class Visible:
         """Those of one other agent alone, which are seen by a capability."""
         return frozenset(each for each in self.ids if self._scopes[each].owner not in (None, self.who.name))
 
+    def may_purge_past(self, scope: int) -> bool:
+        """Return whether versions that were written for this class may be purged with what the file is now: not those
+        that it cannot see, or sees by a capability alone."""
+        return self.writable(scope) or (scope in self.ids and scope not in self.anothers)
+
     def origin(self, scope: int) -> Origin:
         return self._scopes[scope].origin
 

@@ -35,6 +35,10 @@ _WRITTEN: Final = """
 select number, coalesce(path, x'') from (select number, seq from version where document = ?1
   union all select number, since from past_version where document = ?1) left join log using (seq)
 order by number desc"""
+_CLASSES: Final = (
+    "select scope from veil where document = ?1 and exists (select 1 from version where document = ?1"
+    " and number < before union all select 1 from past_version where document = ?1 and number < before)"
+)
 _FORGET = (
     "delete from veil where document in (select value from json_each(?))"
     " and not exists (select 1 from document where id = veil.document)"
@@ -65,6 +69,12 @@ def written_since(db: apsw.Connection, document: int, tops: Iterable[tuple[bytes
 def forget(db: apsw.Connection, documents: Iterable[int]) -> None:
     """These have ended, or less of their past is kept: where no version is left, there is none to keep from anybody."""
     db.execute(_FORGET, (json.dumps(list(documents)),))
+
+
+def all_for(db: apsw.Connection, document: int, may: Callable[[int], bool]) -> bool:
+    """Return whether somebody ``may`` in each scope that versions which are kept were written for, beside the one that
+    the document is in or was last."""
+    return all(may(scope) for (scope,) in db.execute(_CLASSES, (document,)))
 
 
 def oldest_seen(db: apsw.Connection, document: int, saw: Callable[[int, bytes], bool]) -> int:
