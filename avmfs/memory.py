@@ -140,12 +140,9 @@ class Memory:
         if not path:
             raise NotFound("a path is empty")
         parts = paths.split(path)
-        if parts[:1] == (paths.SHARED,):
-            parts = (paths.MEMORY, *parts)
-        elif parts[:1] == (paths.PRIVATE,):
-            if self.who.nameless:
-                raise Denied(NAMELESS)
-            parts = (paths.MEMORY, paths.PRIVATE, paths.raw(self.who.name), *parts[1:])
+        if parts[:1] == (paths.PRIVATE,) and self.who.nameless:
+            raise Denied(NAMELESS)
+        parts = paths.spelled_out(parts, self.who.name)
         if len(parts) > DEPTH_MAX or sum(len(part) + 1 for part in parts[:-1]) > PATH_MAX:
             raise NameTooLong(f"a path may have {PATH_MAX} bytes and {DEPTH_MAX} names")
         return parts

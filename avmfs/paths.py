@@ -205,6 +205,13 @@ def printable(value: bytes) -> str:
     return escaped(text(value))
 
 
+def spelled_out(parts: tuple[bytes, ...], agent: str) -> tuple[bytes, ...]:
+    """The place that an agent means by one below /shared or /private."""
+    if parts[:1] == (SHARED,):
+        return (MEMORY, *parts)
+    return (MEMORY, PRIVATE, raw(agent), *parts[1:]) if parts[:1] == (PRIVATE,) else parts
+
+
 def is_live(parts: tuple[bytes, ...]) -> bool:
     """Return whether this is a place apart from /memory, /trash, /archive and /index: it shows what is outside the
     store."""

@@ -438,6 +438,34 @@ def test_the_draft_of_another_agent_is_that_ones_also_when_little_is_known_of_it
     assert b"/memory/private/alice/draft.md" in paths and b"/memory/own.md" not in paths
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_refusals_no_longer_name_what_was_purged(build: Callable[..., World], *, settled: bool) -> None:
+    world = build([("/memory/shared/*", "ro", ("bob",))])
+    world.do(ALICE, "enroll")
+    world.write(ALICE, "/memory/shared/zqxdir/zqxname.md", b"x")
+    world.write(ALICE, "/memory/private/alice/zqxmeta.md", b"x")
+    for name in ("zqxname.md", "zqxtag.md"):
+        with pytest.raises(Denied):
+            world.write(BOB, f"/memory/shared/zqxdir/{name}", b"x")
+    refused = {
+        BOB: (b"/shared/zqxdir/zqxname.md:tags", b"/shared/zqxdir/:recall?q=x", b"/private/alice.md", b"/shared/o.md"),
+        ALICE: (b"/private//zqxmeta.md:shared",),
+    }
+    for who, named in refused.items():
+        for path in named:
+            world.do(who, "note_refusal", verb="v", code="EACCES", path=path)
+    if settled:
+        world.do(OPERATOR, "settle_refusals", all_of_them=True)
+    assert auditing.Chainer(world.store, world.path.parent / "anchors", 1.0, world.clock).step()
+    purge(world, ALICE, "/shared/zqxdir")
+    purge(world, ALICE, "/private/zqxmeta.md")
+    assert left(world, *PLANTED) == []
+    table = "log where op = 'refused'" if settled else "refusal where true"
+    kept = world.rows(f"select path from {table} and path <> x'' order by path")
+    assert [bytes(path) for (path,) in kept] == [b"/private/alice.md", b"/shared/o.md"], "of something else"
+    assert auditing.verify(world.store, OPERATOR, []).ok
+
+
 @pytest.mark.parametrize("state", ["there", "in the trash", "removed", "saved over another"])
 def test_versions_that_one_may_not_see_are_not_for_him_to_forget(world: World, state: str) -> None:
     world.do(ALICE, "enroll")

@@ -20,6 +20,7 @@ from avmfs.store.commands import aside, command, fanout, namespace, versions
 from avmfs.store.rows import content, deliveries, events, hash_chain, log_position, version_visibility
 from avmfs.store.rows.deltas import SAME, Encoding
 from avmfs.store.rows.log_ops import ORPHANED
+from avmfs.store.schema.tables import NOBODYS
 from avmfs.store.tx.transaction import Tx
 
 _MEANWHILE = "it has been changed or moved since; what came before it in the plan is purged: look at the plan again"
@@ -57,6 +58,11 @@ _LINKS_LEFT = (
     " json_extract(value, '$[0]') not in (select value from json_each(?1))"
     " and json_extract(value, '$[1]') not in (select value from json_each(?1))) where what = 'links'"
     " and exists (select 1 from json_each(?1) where instr(past_said.value, json_each.value))"
+)
+_REFUSED = f"scope = {NOBODYS} and op = 'refused'"
+_NAMED_BY_REFUSALS = (
+    f"select agent, path from log where {_REFUSED} and path <> x'' union"
+    " select agent, path from refusal where path <> x''"
 )
 
 
@@ -104,7 +110,7 @@ def purge(
         states.disown(gone, found)
     of = _json(gone, found, others)
     _forget_past(tx, of, found)
-    names = _forget_names(tx, of, stood)
+    names = _forget_names(tx, of, stood, directories)
     _forget_deliveries(tx, gone)
     _blank_replies(tx, names)
     for due in ("unwiped", "uncut") if log_position.position(tx.db) is not None else ("unwiped",):
@@ -279,15 +285,19 @@ def _forget_past(tx: Tx, of: tuple[str, ...], documents: set[int]) -> None:
     tx.do(f"delete from past where {_OF}", of)
 
 
-def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes]) -> set[bytes]:
+def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes], directories: set[tuple[bytes, ...]]) -> set[bytes]:
     """Take the paths out of the log, which keeps their commitments, and out of what follows it: ``stood``, and all that
-    its rows name. Returns these paths, and the names at their ends."""
+    its rows name; and what refusals name in these places and below the ``directories``. Returns these paths, and the
+    names at their ends."""
     named = f"select seq, path, other, salt from log where {{}} and path <> x'' and length(salt) = {hash_chain.SALT}"
     rows: list[Any] = tx.db.execute(named.format(_OF), of).fetchall()
     said = stood | {bytes(each) for _, path, other, _ in rows for each in (path, other) if each}
     rows += [
         row for row in tx.db.execute(named.format(_OF_THE_LIVING), of[:1]) if not said.isdisjoint({row[1], row[2]})
     ]
+    for refused in _refused(tx, said, directories):
+        rows += tx.db.execute(named.format(f"{_REFUSED} and agent = ? and path = ?"), refused).fetchall()
+        tx.do("update or replace refusal set path = x'' where agent = ? and path = ?", refused)
     for seq, path, other, salt in rows:
         tx.do(
             "update log set path = x'', other = null, salt = ? where seq = ?",
@@ -295,8 +305,20 @@ def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes]) -> set[bytes]:
         )
     for path in said:
         tx.do("delete from outbox_throttle where path = ?", (path,))
-        tx.do("update or replace refusal set path = x'' where path = ?", (path,))
     return said | {path.rpartition(b"/")[2] for path in said}
+
+
+def _refused(tx: Tx, said: set[bytes], directories: set[tuple[bytes, ...]]) -> list[tuple[str, bytes]]:
+    """What refusals name of it, by agent: each as that one typed it, also as a view."""
+    found, places = [], {paths.split(path) for path in said}
+    rows: list[Any] = tx.db.execute(_NAMED_BY_REFUSALS).fetchall()
+    for agent, path in rows:
+        parts = paths.spelled_out(paths.split(bytes(path)), agent)
+        if parts and (view := paths.parse_view(parts[-1])) is not None:
+            parts = (*parts[:-1], view.base) if view.base else parts[:-1]
+        if parts in places or any(parts[:length] in directories for length in range(len(parts))):
+            found.append((agent, bytes(path)))
+    return found
 
 
 def _forget_deliveries(tx: Tx, nodes: set[int]) -> None:
