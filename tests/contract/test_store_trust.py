@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -14,6 +16,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Invalid
 from avmfs.node import DERIVES
 from avmfs.store.identity import OPERATOR
+from avmfs.store.rows import content
 from avmfs.store.rows.copies import SHORTEST
 from avmfs.store.store import open_direct
 from avmfs.trust import OWN, SOURCES, Origin, Trusted
@@ -366,6 +369,36 @@ def test_only_the_same_bytes_are_a_copy(world: Callable[..., Trusting]) -> None:
     here.write(ALICE, "/memory/large.md", large, sources=["web"])
     here.write(ALICE, "/memory/nearly.md", large[:-1] + bytes([large[-1] ^ 1]))
     assert here.origin("/memory/nearly.md") == OWN
+
+
+def test_a_write_is_compared_with_few_of_any_number_of_files_that_begin_alike(
+    world: Callable[..., Trusting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer is held up for as long."""
+    monkeypatch.setitem(globals(), "RULES", replace(RULES, max_bytes=1 << 20))
+    here, read, reads = world(), content.read, list[int]()
+
+    def sparse(path: str, number: int, *sources: str) -> None:
+        made = here.create(ALICE, path)["node"]
+        here.do(ALICE, "set_sources", node=made, sources=[*sources])
+        here.do(ALICE, "commit", node=made, handle=None, edits=[["t", 1 << 20], ["w", 1 << 19, b"%d" % number]])
+
+    def counting(*asked: Any) -> bytes:
+        reads[-1] += 1
+        return read(*asked)
+
+    for number in range(301):
+        sparse(f"/memory/{number}", number, "web")
+        if number in (10, 300):
+            reads.append(0)
+            with monkeypatch.context() as counted:
+                counted.setattr(content, "read", counting)
+                sparse(f"/memory/other{number}", 1000)
+            assert here.origin(f"/memory/other{number}") == OWN
+        if number == 10:
+            sparse("/memory/copy", 5)
+            assert here.origin("/memory/copy") == Origin(("web",))
+    assert reads[1] < 6 * reads[0]
 
 
 def test_a_copy_in_pieces_appended_and_over_another_file_is_marked(world: Callable[..., Trusting]) -> None:

@@ -16,6 +16,7 @@ from avmfs.store.commands import command, versions
 from avmfs.store.rows import content, copies, version_visibility
 from avmfs.store.rows.content import Edit
 from avmfs.store.rows.nodes import NODE_JOINED, members, node_of
+from avmfs.store.schema.tables import BLOCK
 from avmfs.store.tx.transaction import Tx
 from avmfs.trust import Origin, origin_of
 
@@ -69,17 +70,18 @@ def taint(tx: Tx, node: Node, origin: Origin) -> None:
 
 def taint_copy(tx: Tx, node: Node, edits: list[Edit], after: content.Applied) -> Node:
     """The edits have made of a node's file, or have added to it, all that another one holds which the asker may read:
-    it came as that did. Returns the node as it now is."""
+    it came as that did, as far as a bounded look finds it. Returns the node as it now is."""
     wholes = [(after.size, after.inline)]
     if node.size and len(edits) == 1 and edits[0][0] == "w" and edits[0][1] == node.size:
         wholes.append((len(edits[0][2]), bytes(edits[0][2])))
     before = origin = tx.origin(node.scope)
+    most = iter(range(max(copies.COMPARED, after.size // BLOCK + 1)))
     for size, inline in wholes:
         if size > tx.index.max_bytes or not tx.who.may("read"):
             continue  # it is never quoted, or a mark would tell that a guess is right
         for other, extents, scope in copies.find(tx.db, node.id, size, inline, tx.now):
             joined = origin.joined(tx.origin(scope)) if scope in tx.visible else origin
-            if joined != origin and copies.same(tx.db, node.id, inline, other, extents, size):
+            if joined != origin and copies.same(tx.db, node.id, inline, other, extents, size, most):
                 origin = joined
     if origin == before:
         return node

@@ -18,6 +18,8 @@ from avmfs.store.schema.tables import BLOCK
 
 SHORTEST: Final = 16
 """Bytes: what is shorter may be the same by chance."""
+COMPARED: Final = 256
+"""Blocks at least, for one write: files that agree in size and beginning may be any number, and others wait."""
 _UNKNOWN: Final = "unknown_copies"  # a setting: no file of an older store has its ``came`` yet
 _CAME_FROM: Final = (
     "select id, size, extents from node where kind = 1 and scope in (select id from scope where spec like '%;#%')"
@@ -48,9 +50,14 @@ def find(db: apsw.Connection, node: int, size: int, inline: bytes | None, now: i
     yield from ((other, bool(extents), scope) for other, scope, extents in rows if other != node)
 
 
-def same(db: apsw.Connection, node: int, inline: bytes | None, other: int, extents: bool, size: int) -> bool:
-    """Return whether another file has the bytes of a node in extents, or the ``inline`` ones."""
-    for at in range(0, size, BLOCK):
+def same(
+    db: apsw.Connection, node: int, inline: bytes | None, other: int, extents: bool, size: int, most: Iterator[int]
+) -> bool:
+    """Return whether another file has the bytes of a node in extents, or the ``inline`` ones. From the end, since they
+    begin alike; each block takes one of ``most``, and without any left nothing is a copy."""
+    for at in reversed(range(0, size, BLOCK)):
+        if next(most, None) is None:
+            return False
         mine = content.read(db, node, size, True, at, BLOCK) if inline is None else inline[at : at + BLOCK]
         if content.read(db, other, size, extents, at, BLOCK) != mine:
             return False
