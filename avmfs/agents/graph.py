@@ -44,7 +44,7 @@ def hops(reader: Reader, starts: Iterable[bytes], depth: int, limit: int) -> lis
         for here in edge:
             calls.go_on()
             document = document_at(reader, here)
-            for link in reader.links(document) if document is not None else ():
+            for link in reader.links(document, told=True) if document is not None else ():
                 if link.path not in seen and limit > 0:
                     seen.add(link.path)
                     limit -= 1
@@ -62,7 +62,7 @@ def edges(reader: Reader, entries: Iterable[Entry]) -> list[Edge]:
         Edge(entry.path, link.path, link.type)
         for entry in calls.going_on(entries)
         if entry.node.document is not None
-        for link in reader.links(entry.node.document)
+        for link in reader.links(entry.node.document, told=True)
         if link.outgoing
     ]
     return sorted(found, key=lambda each: (each.source, each.target, each.type))

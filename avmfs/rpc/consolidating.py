@@ -297,7 +297,7 @@ def _found(reader: Reader, node: Node, place: tuple[bytes, ...], agents: frozens
     claim = reader.claims.of(node.id)
     if claim is not None and claim.agent != reader.who.name:
         return None
-    links = reader.links(document.id)
+    links = reader.links(document.id, told=True)
     if any(link.type == "contradicts" for link in links):
         return None
     text = sniff.decode(reader.read(node.id, 0, node.size))

@@ -90,7 +90,7 @@ def _about(memory: Memory, reader: Reader, handles: dict[str, bytes]) -> tuple[l
         for each in reader.versions(node.document)[:VERSIONS]:
             said = f"{mail.show_time(each.at, memory.zone)}  @{handle}  v{each.number}  {each.author}"
             times.append((each.seq, said))
-        for link in reader.links(node.document):
+        for link in reader.links(node.document, told=True):
             # A note put aside says nothing of others any more, as in the recall; what is said of it stands.
             if link.outgoing or not (link.path in handles.values() or paths.aside(parts(link.path))):
                 arrow = "->" if link.outgoing else "<-"

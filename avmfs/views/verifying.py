@@ -163,7 +163,7 @@ def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str,
             return says("misquoted", f"it does not say: {visible(wrong[:SHOWN])}")
     if version != document.head:
         return says("changed", f"the newest is {document.head}")
-    if by := superseding(reader.links(node.document)):
+    if by := superseding(reader.links(node.document, told=True)):
         return says("superseded", f"by {paths.printable(by[0])}")
     if not compared:
         return says("not compared", f"more than {COMPARED // 1024**2} MiB are quoted from")

@@ -303,3 +303,34 @@ def test_what_waits_in_quarantine_is_in_no_answer_and_then_is(home: Path) -> Non
     assert bob.call("quarantine")["held"] == [] and "again" not in told(bob)
     bob.close()
     alice.close()
+
+
+def test_the_name_and_the_links_of_what_waits_in_quarantine_are_in_no_answer_either(home: Path) -> None:
+    bob, alice = door_of(home, "bob"), door_of(home, "alice")
+    own, named = "/memory/shared/own.md", f"/shared/held/{HELD}.md"
+    cited = f"[{own}@1]"
+    bob.call("read", path="/shared/:delta")
+    alice.call("remember", content="Another page.", path=named, source="web", supersedes=own)
+    alice.call("link", path=named, target=own, type="contradicts")
+
+    def told() -> str:
+        tops, of_each = ("/", "/shared/", "/shared/held/"), ("changes", "graph", "bundle?q=market report", "digest")
+        views = [f"{top}:{view}" for top in tops for view in of_each]
+        views += ["/shared/:delta", "/:pending", "/:feed", "/:disputes", f"{own}:related", f"{own}:related?depth=2"]
+        answers = [bob.call("read", path=view)["data"].decode() for view in views]
+        answers += [repr(bob.call("explore", path=own)), repr(bob.call("retrieve", q="market report"))]
+        return "\n".join(answers)
+
+    def verdict() -> str:
+        return str(bob.call("verify", text=f"The market report is open to the team {cited}."))
+
+    assert HELD not in told()
+    assert "superseded" not in verdict()
+    bob.call("snapshot", name="then")
+    for then in ("", "/@snap.then"):
+        links = bob.call("read", path=f"{then}{own}:links")["data"].decode()
+        assert HELD in links, "who looks at the note itself is shown all"
+    alice.call("let_out", path=named)
+    assert HELD in told() and "superseded" in verdict()
+    bob.close()
+    alice.close()

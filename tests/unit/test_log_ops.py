@@ -36,7 +36,7 @@ STORE = Path(log_ops.__file__).parents[1]
         (kernel_notices._SILENT, "claim key people release tell"),
         (events._SILENT, "attributes claim key people privacy release trust"),
         (hit_cache._STILL, "attributes claim mkdir release rmdir tell"),
-        (nodes._UNLISTED, "attributes claim key let_out people privacy release tell trust"),
+        (nodes._UNLISTED, "attributes claim key people privacy release tell trust"),
         (log_ops.DIRECTORY_NAMES, "mkdir rmdir"),
     ],
 )
@@ -55,6 +55,7 @@ def test_what_an_agent_did() -> None:
         "tags": "tagged",
         "links": "linked",
         "meta": "described",
+        "let_out": "let out",
         "shared": "shared",
         "ttl": "set the ttl of",
     }

@@ -13,6 +13,7 @@ from avmfs.store.rows import content, system_dirs
 from avmfs.store.rows.log_ops import ORPHANED, RIGHTS
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx, new_id
+from avmfs.trust import OWN, Origin
 
 # The directories below one that hold what has expired, found from below.
 _EXPIRED_BELOW = """with recursive above(first, id) as (
@@ -151,24 +152,26 @@ def make(
     gid: int | None = None,
     by_system: bool = False,
     shared: list[str] | None = None,
+    origin: Origin = OWN,
 ) -> Node:
     """A new node under a free name, in the scope of its place, with its document if it is a file. ``by_system``:
-    whoever may write there. ``shared``: whom it is limited to, where a file can be, as a new document."""
+    whoever may write there. ``shared``: whom it is limited to, where a file can be, as a new document. ``origin``: how
+    its text comes in; a held file's name is a stranger's, and told to nobody from the first row of the log on."""
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
     paths.check_path(parts)
-    scope = (tx.scope_at if by_system else tx.place)(parts)
+    scope = (tx.scope_at if by_system else tx.place)(parts, None, origin)
     made = new_id()
     document: int | None = None
     expires: int | None = None
     back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE and shared is None else None
     if back is not None:
-        document, names, expires, origin = back
-        scope = (tx.scope_at if by_system else tx.place)(parts, names, origin)
+        document, names, expires, came = back
+        scope = (tx.scope_at if by_system else tx.place)(parts, names, came.joined(origin))
     elif kind is Kind.FILE:
         document = versions.new_document(tx, made, read=0)
         if shared is not None and paths.agent_space(parts) is None:
-            scope = tx.place(parts, versions.share(tx, document, tx.who.name, shared))
+            scope = tx.place(parts, versions.share(tx, document, tx.who.name, shared), origin)
         if (space := tx.owner_at(parts)) != tx.who.name:
             tx.do("update document set charged = ? where id = ?", (space, document))
     mode, now, owner = mode & 0o7777, tx.now, tx.owner_at(parts)

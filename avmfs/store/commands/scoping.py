@@ -68,6 +68,14 @@ def taint(tx: Tx, node: Node, origin: Origin) -> None:
             waiting += [(each.id, joined) for each in _made_of(tx, found)]
 
 
+def came_in(tx: Tx, node: Node) -> None:
+    """A node that has just been made says where its text came from, as one that is marked later: for the audit, and to
+    what is made of a document that has come back to it."""
+    if tx.origin(node.scope).sources:
+        tx.log("trust", node, paths.join(tx.parts_of(node)))
+        taint_made_of(tx, node)
+
+
 def taint_copy(tx: Tx, node: Node, edits: list[Edit], after: content.Applied) -> Node:
     """The edits have made of a node's file, or have added to it, all that another one holds which the asker may read:
     it came as that did, as far as a bounded look finds it. Returns the node as it now is."""

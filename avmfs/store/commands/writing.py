@@ -125,13 +125,13 @@ def write_path(
         raise Stale("it has changed since it was read", where)
     if if_version is not None and (head := _head(tx, found)) != if_version:
         raise Stale(f"it is at version {head}, not {if_version}", where)
-    new = found is None
+    new, origin = found is None, origin_of(sources or ())
     _mode_allows(tx, directory if found is None else found, where)
     if found is None:
-        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, bits, shared=shared)
+        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, bits, shared=shared, origin=origin)
+        scoping.came_in(tx, found)
     tx.visible.require(found.scope, where)
-    if sources:
-        scoping.taint(tx, found, origin_of(sources))
+    scoping.taint(tx, found, origin)
     as_it_is = versions.to_write(tx, found.id)
     if mode == "append":
         written = _append(tx, *as_it_is, handle, data)

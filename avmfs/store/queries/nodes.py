@@ -222,7 +222,8 @@ class Reader:
         self._require_document(document)
         return [row[0] for row in self._db.execute("select tag from tag where document = ? order by tag", (document,))]
 
-    def links(self, document: int) -> list[Link]:
+    def links(self, document: int, *, told: bool = False) -> list[Link]:
+        """``told``: without those from and to what is in quarantine."""
         self._require_document(document)
         found: list[Link] = []
         for outgoing, near, far in ((True, "source", "target"), (False, "target", "source")):
@@ -230,11 +231,10 @@ class Reader:
                 f"select node.id, link.type from link join document on document.id = link.{far}"
                 f" join node on node.id = document.node where link.{near} = :document and {_SEEN}",
                 document=document,
+                scopes=self.visible.told_json if told else self.visible.json,
             )
-            found += sorted(
-                (Link(outgoing, self.path(node), kind) for node, kind in rows), key=lambda e: (e.path, e.type)
-            )
-        return found
+            found += [Link(outgoing, self.path(node), kind) for node, kind in rows]
+        return sorted(found, key=lambda link: (not link.outgoing, link.path, link.type))
 
     def disputes(self, limit: int, under: int = ROOT) -> tuple[list[tuple[int, int, str]], int]:
         """Nodes that contradict each other by a link and of which neither supersedes the other, one of them below a

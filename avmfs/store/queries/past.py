@@ -270,17 +270,17 @@ class PastReader(Reader):
             return sorted(told)
         return [row[0] for row in self._db.execute("select tag from tag where document = ? order by tag", (document,))]
 
-    def links(self, document: int) -> list[Link]:
+    def links(self, document: int, *, told: bool = False) -> list[Link]:
         self._require_document(document)
-        told = self._told(document, "links")
-        if told is None:
-            told = self._db.execute(
+        links = self._told(document, "links")
+        if links is None:
+            links = self._db.execute(
                 "select source, target, type from link where source = ?1 or target = ?1", (document,)
             ).fetchall()
         found = []
-        for source, target, kind in told:
+        for source, target, kind in links:
             other = self.node_with(target if source == document else source)
-            if other is not None:
+            if other is not None and not (told and self.trusted_as(self.node(other)) in self.visible.held):
                 found.append(Link(source == document, self.path(other), kind))
         return sorted(found, key=lambda link: (not link.outgoing, link.path, link.type))
 

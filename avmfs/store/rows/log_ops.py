@@ -56,7 +56,7 @@ OPS: Final = (
     Op("links", "node", verb="linked"),
     Op("meta", "node", verb="described"),
     Op("trust", "access", "all names", listed=False, subscribed=False),
-    Op("let_out", "access", "all names", listed=False),
+    Op("let_out", "access", "all names", verb="let out"),
     Op("attributes", "node", still=True, listed=False, subscribed=False),
     Op("shared", "access", "all names", verb="shared"),
     Op("ttl", "access", "all names", verb="set the ttl of"),
