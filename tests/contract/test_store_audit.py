@@ -284,6 +284,25 @@ def test_refusals_are_counted_and_become_one_row_when_their_window_is_over(build
     assert acts(world, ALICE, after_seq=before) == [], "and nobody else's"
 
 
+def test_refusals_of_a_time_when_the_clock_was_ahead_become_rows_too(build: Build) -> None:
+    world = build(READ_ONLY)
+    world.write(Principal("alice", operator=True), "/memory/law/a", b"1")
+    world.write(BOB, "/memory/b", b"1")
+    before = tip(world)
+    world.clock.advance(1e7)
+    with pytest.raises(Denied):
+        world.unlink(BOB, "/memory/law/a")
+    with pytest.raises(Denied):
+        world.write(BOB, "/memory/law/a", b"2")
+    world.clock.advance(-1e7)
+    with pytest.raises(Denied):
+        world.unlink(BOB, "/memory/law/a")
+    world.clock.advance(61)
+    Chainer(world.store, world.path.parent / "anchors", 1.0, world.clock).step()
+    counts = sorted(json.loads(act.about or "")["count"] for act in acts(world, after_seq=before))
+    assert counts == [1, 2] and refusals(world) == []
+
+
 def test_over_quota_is_a_refusal(world: World) -> None:
     world.do(BOB, "enroll")
     with pytest.raises(OverQuota):

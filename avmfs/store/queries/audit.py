@@ -177,9 +177,10 @@ class AuditReader(Part):
             return [*islice((act for scope, act in acts if shown(scope, act)), limit)]
 
     def refusals_before(self, at: int) -> bool:
-        """Return whether there is a window of refusals that began before ``at`` (ns)."""
+        """Return whether there is a window of refusals that began before ``at`` (ns), or when the clock was ahead."""
         self._require_operator()
-        return self._db.execute("select 1 from refusal where first < ? limit 1", (at,)).get is not None
+        over = "select 1 from refusal where first < ? or first > ? limit 1"
+        return self._db.execute(over, (at, self._now)).get is not None
 
     def tip(self) -> Anchor:
         """Up to where the chain reaches."""

@@ -51,25 +51,27 @@ def refused(tx: Tx, command: str, arguments: dict[str, Any], error: AvmError, co
     tx.db.execute(
         "insert into refusal(agent, route, elevated, command, code, path, node, count, first, last)"
         " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " on conflict do update set count = count + excluded.count, last = excluded.last",
+        " on conflict do update set count = count + excluded.count, first = min(first, excluded.first),"
+        " last = max(last, excluded.last)",
         (*key, path, node, count, tx.now, tx.now),
     )
     error.recorded = True
 
 
 def settle(tx: Tx, *, all_of_them: bool = False) -> int:
-    """Windows that are over become rows of the log. Returns how many."""
+    """Windows that are over become rows of the log, and those of a time to come: the clock was ahead. Returns how
+    many."""
     before = tx.now + 1 if all_of_them else tx.now - WINDOW_NS
     rows: list[Any] = tx.db.execute(
         "select agent, route, elevated, command, code, path, node, count, first, last from refusal where first < ?"
-        " order by first, agent, command",
-        (before,),
+        " or first > ? order by first, agent, command",
+        (before, tx.now),
     ).fetchall()
     for agent, route, elevated, command, code, path, node, count, first, last in rows:
         who = Principal(agent, operator=bool(elevated), route=route)
         about = {"command": command, "code": code, "count": count, "first": first, "last": last}
         tx.note("refused", about=packed(about), who=who, node=node, path=bytes(path))
-    tx.db.execute("delete from refusal where first < ?", (before,))
+    tx.db.execute("delete from refusal where first < ? or first > ?", (before, tx.now))
     return len(rows)
 
 
