@@ -733,6 +733,31 @@ def test_areas_that_no_key_names_any_more_come_apart_with_the_next_rules(ruled: 
     assert world.rows("select path from area") == [(b"/memory/b",)] and shown(world, kept).name == "alice"
 
 
+def test_a_key_that_seemed_to_have_expired_while_the_clock_was_ahead_opens_what_it_did(
+    ruled: Callable[..., PolicyWorld],
+) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/a/x.md", b"x")
+    key = new_key(world, ALICE, "/memory/a/*", expires=world.clock() + 30 * 86_400 * 10**9)
+    world.clock.advance(31 * 86_400)
+    world.reopen(Policy([Rule("/memory/zzz/*", Access.READ)]))
+    world.clock.advance(-31 * 86_400)
+    assert world.bytes(shown(world, key), "/memory/a/x.md") == b"x"
+
+
+def test_a_key_whose_paths_were_given_up_while_the_clock_was_ahead_says_so(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    key = new_key(world, ALICE, "/memory/a/*", expires=world.clock() + 30 * 86_400 * 10**9)
+    world.clock.advance(31 * 86_400)
+    for number in range(3):
+        more = new_key(world, ALICE, *(f"/memory/p{number}-{each}/*" for each in range(16)))
+        world.do(ALICE, "revoke_key", id=more.split("_")[1])
+    new_key(world, ALICE, "/memory/b/*")
+    world.clock.advance(-31 * 86_400)
+    with pytest.raises(Denied, match="the clock was ahead"):
+        shown(world, key)
+
+
 @pytest.mark.parametrize("path", ["/memory/private/alice/x", "/memory/f/x"])
 def test_a_mirror_and_a_file_on_the_way_to_a_key_s_path_are_folded_with_it(
     ruled: Callable[..., PolicyWorld], path: str

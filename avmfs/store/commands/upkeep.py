@@ -48,8 +48,9 @@ def settle(tx: Tx) -> dict[str, Any]:
     digest = tx.db.execute("select value from setting where key = 'policy'").get
     if digest == tx.policy.digest:
         return {"rescoped": False}
-    # Areas of keys that open nothing any more come apart again.
-    api_keys.forget_areas(tx.db, api_keys.idle_areas(tx.db, tx.now))
+    # Areas of keys that were revoked come apart again. Those of keys that have expired by now may be needed yet: where
+    # the clock is ahead, as before the first NTP, it is set right.
+    api_keys.forget_areas(tx.db, api_keys.idle_areas(tx.db, 0))
     tx.known.read_areas(tx.db)
     tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), tables.ROOT))

@@ -26,6 +26,7 @@ SECRET_BYTES: Final = 32
 ID_BYTES: Final = 5
 _KEY: Final = re.compile(r"avm_([a-z2-7]{8})_([A-Za-z0-9_-]{43})")
 _UNKNOWN: Final = "no such API key"
+_THERE: Final = "select count(*) from area where id in (select value from json_each(?))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ def limited(db: apsw.Connection, agent: str, id_: str, now: int) -> Principal:
         raise Denied(f"this API key expired on {_day(expires)}")
     tops = {parse_path(paths.raw(path)) for path in json.loads(said)}
     limits = None if () in tops else tuple(sorted(json.loads(areas or "[]")))  # null beside /memory: an older avmfs
+    if limits and db.execute(_THERE, (areas,)).get < len(limits):
+        raise Denied("the paths of this API key were given up when the clock was ahead of its end: make a new key")
     return Principal(agent, key=Key(id_, limits, tuple(sorted(json.loads(actions))), (paths.MEMORY,) in tops))
 
 
@@ -117,7 +120,7 @@ def live_areas(db: apsw.Connection, now: int) -> dict[str, set[int]]:
 
 
 def idle_areas(db: apsw.Connection, now: int) -> set[int]:
-    """Areas that no key names which opens anything."""
+    """Areas that no key names which opens anything; ``now`` 0: whose keys were all revoked."""
     return {number for (number,) in db.execute("select id from area")}.difference(*live_areas(db, now).values())
 
 
