@@ -81,6 +81,24 @@ def test_a_step_is_of_notes_as_they_were_with_the_same_readers_and_the_asker_s(w
     assert step(world, "archive_cold", one) == ["/archive/shared/one.md"]
 
 
+def test_what_others_have_claimed_or_disputed_since_the_plan_stays(world: World) -> None:
+    kept, gone = (noted(world, f"/memory/shared/{name}.md", b"the harvest begins in June") for name in ("kept", "gone"))
+    unseen = noted(world, "/memory/private/bob/own.md", b"it does not", BOB)
+    world.do(ALICE, "claim", nodes=[kept.id], lease=3600 * 10**9)
+    world.do(BOB, "claim", nodes=[gone.id], lease=3600 * 10**9)
+    for command in ("merge", "archive_cold"):
+        with pytest.raises(Stale, match="claimed or disputed"):
+            step(world, command, *([kept, gone] if command == "merge" else [gone]))
+    world.do(BOB, "release", node=gone.id)
+    world.do(BOB, "add_link", node=unseen.id, target=gone.id, type="contradicts")
+    other = noted(world, "/memory/shared/other.md", b"it does not", BOB)
+    world.do(BOB, "add_link", node=other.id, target=gone.id, type="contradicts")
+    with pytest.raises(Stale, match="claimed or disputed"):
+        step(world, "merge", kept, gone)
+    world.do(BOB, "remove_link", node=other.id, target=gone.id, type="contradicts")
+    assert step(world, "merge", kept, gone) == ["/archive/shared/gone.md"], "alice sees nothing of what else bob says"
+
+
 def test_a_summary_has_its_sources_and_goes_when_it_is_taken_back(world: World) -> None:
     notes = [noted(world, f"/memory/shared/{number}.md", b"the harvest %d" % number) for number in range(3)]
     where: dict[str, Any] = {"path": list(paths.split(b"/memory/shared/summary.md")), "data": b"- the harvest"}

@@ -16,11 +16,19 @@ from avmfs import paths
 from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.node import DISPUTES, Kind, Node
 from avmfs.store.commands import aside, command, documents, namespace, writing
+from avmfs.store.rows.claims import OVER
+from avmfs.store.rows.nodes import SEEN_JOINED
 from avmfs.store.tx.transaction import Tx
 
 TOGETHER: Final = 256  # notes of one step: others wait for it
-_SUPERSEDES: Final = DISPUTES[0]
+_SUPERSEDES, _CONTRADICTS = DISPUTES
 SUMMARIZES: Final = "summarizes"  # the type of the links from a summary to its sources
+_CONTESTED: Final = f"""
+select exists(select 1 from claim where document = :document and agent <> :agent and not {OVER})
+  or exists(select 1 from link join document on document.id = iif(source = :document, target, source)
+    join node on node.id = document.node
+    where (source = :document or target = :document) and type = '{_CONTRADICTS}' and {SEEN_JOINED})
+"""
 
 
 @command
@@ -128,6 +136,9 @@ def _planned(tx: Tx, nodes: Sequence[int], ctimes: Sequence[int]) -> list[Node]:
         parts, document = tx.parts_of(node), tx.document_of(node)
         if node.kind is not Kind.FILE or node.ctime != ctime or paths.aside(parts):
             raise Stale("it has changed since it was looked at", paths.text(paths.join(parts)))
+        asked = {"document": document, "agent": tx.who.name, "now": tx.now, "scopes": tx.visible.told_json}
+        if tx.db.execute(_CONTESTED, asked).get:  # neither changes its ctime
+            raise Stale("others have claimed or disputed it since it was looked at", paths.text(paths.join(parts)))
         row: Any = tx.db.execute("select creator, shared from document where id = ?", (document,)).fetchone()
         creator, shared = row
         if creator != tx.who.name and (shared is not None or paths.agent_space(parts) is not None):

@@ -560,8 +560,8 @@ export interface Methods {
    * many notes one is drawn from them. {"steps": [{"step": "merge", "cold", "summary", "into": {"path", "handle"} or
    * None, "gone": [{"path", "handle", "likeness"}], "from", "text"}], "notes": compared, "fewer", "bytes": of these,
    * "agreed", "run", "left_out"}. Given "agreed" back, it is done, unless it would be something else by now (Stale):
-   * "run" is its number, for ``unconsolidate``, and "left_out" how many steps were not done, since a note has changed
-   * meanwhile or would have too many tags or links.
+   * "run" is its number, for ``unconsolidate``, and "left_out" how many steps were not done, since a note has changed or
+   * others have claimed or disputed it meanwhile, or would have too many tags or links.
    */
   consolidate(given?: ConsolidateArguments): Promise<Json>;
   /**
