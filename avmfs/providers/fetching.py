@@ -45,7 +45,8 @@ _CODES: Final = (
 GONE: Final = "the source has no such thing"
 SECOND: Final = 1_000_000_000
 ANSWERS: Final = 20  # of a source to one question
-By = tuple[str, str]  # the agent that writes, and its door
+By = tuple[str, str, bool]  # the agent that writes, its door, and whether it does as the operator
+NOBODY: Final[By] = ("", "", False)
 FETCHED: Final = replace(OPERATOR, route="live")  # by whom what is fetched is written
 
 
@@ -131,7 +132,7 @@ class Fetcher:
             source.close()
 
     def ask(
-        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")
+        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = NOBODY
     ) -> list[bytes]:
         """``fetch`` what is there, list its ``names``, ``write`` it for an agent, ``place`` a name that is about to be
         written, or ``search`` a directory: returns paths below it, best first. What a source fails to fetch or list is
@@ -180,7 +181,7 @@ class Fetcher:
                 return source
         raise Invalid("no provider has this path", paths.text(paths.join(parts)))
 
-    def _fetch(self, parts: tuple[bytes, ...], written: bytes | None = None, by: By = ("", "")) -> None:
+    def _fetch(self, parts: tuple[bytes, ...], written: bytes | None = None, by: By = NOBODY) -> None:
         """``written``: what ``by`` has just given the source; the version is theirs where that is what it has now."""
         source, old = self._source(parts), True
         while old:

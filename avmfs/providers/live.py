@@ -24,7 +24,7 @@ from avmfs.access import Access, Principal
 from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
 from avmfs.listener import Listener, in_thread
 from avmfs.node import ITS_SEARCH, Live
-from avmfs.providers.fetching import GONE, NAMES_S, SECOND, By, holds
+from avmfs.providers.fetching import GONE, NAMES_S, NOBODY, SECOND, By, holds
 from avmfs.providers.handler import ttl_of
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema.tables import ROOT
@@ -38,7 +38,7 @@ CLIENTS: Final = 512
 
 class Asker(Protocol):
     def ask(
-        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")
+        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = NOBODY
     ) -> list[bytes]:
         """See Fetcher.ask."""
         ...
@@ -99,7 +99,7 @@ class LiveTree:
 
     def write(self, who: Principal, parts: tuple[bytes, ...], data: bytes) -> None:
         """Give a source that ``takes`` it the whole of a file. Raises what it refuses it with."""
-        self._asker.ask("write", parts, data, by=(who.name, who.route))
+        self._asker.ask("write", parts, data, by=(who.name, who.route, who.operator))
 
     def place(self, parts: tuple[bytes, ...]) -> None:
         """The name is there, for what is about to be written to it."""
@@ -200,7 +200,7 @@ class RemoteAsker:
         self._limit = max((each.timeout_s for each in providers), default=0.0) * TIMES + LATE_S
 
     def ask(
-        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")
+        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = NOBODY
     ) -> list[bytes]:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -223,8 +223,8 @@ def serve(listener: socket.socket, asker: Asker, stop: threading.Event) -> None:
         with client, contextlib.suppress(OSError, EOFError, wire.FrameError):
             try:
                 client.settimeout(LATE_S)
-                operation, parts, data, wait, (name, route) = wire.receive(client)
-                wire.send(client, [asker.ask(operation, tuple(parts), data, wait=wait, by=(name, route)), None])
+                operation, parts, data, wait, by = wire.receive(client)
+                wire.send(client, [asker.ask(operation, tuple(parts), data, wait=wait, by=tuple(by)), None])
             except AvmError as e:
                 wire.send(client, [None, [e.code, e.reason, e.filename]])
             finally:

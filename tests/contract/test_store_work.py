@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from avmfs.errors import Busy, Denied, Invalid, NameTooLong
+from avmfs.store.commands import mirroring
 from avmfs.store.identity import OPERATOR
 from tests.contract.store_world import ALICE, BOB, World
 
@@ -45,6 +46,23 @@ def test_only_the_operator_brings_what_lies_outside(world: World) -> None:
     assert world.bytes(ALICE, "/live/price") == b"2"
     world.do(OPERATOR, "mirror_failed", path=path, error="no such thing", gone=True, **source)
     assert world.names(ALICE, "/live") == ["deeper"]
+
+
+def test_what_an_agent_writes_to_a_source_is_its_act_and_what_goes_for_it_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "MOST", 1)
+    old, new = [b"live", b"old"], [b"live", b"new"]
+    world.do(OPERATOR, "mirror", path=old, data=b"1", source="s", until=0)
+    world.clock.advance(2)
+    before = world.newest_seq()
+    world.do(OPERATOR, "mirror", path=new, data=b"1", source="s", until=0, by=["alice", "mount", False])
+    world.do(OPERATOR, "mirror", path=new, data=b"2", source="s", until=0, by=["bob", "cli", True])
+    acts = world.rows("select op, path, agent, route, elevated from log where seq > ? and op <> 'create'", before)
+    wrote = [(bytes(path), *by) for op, path, *by in acts if op == "write"]
+    assert wrote == [(b"/live/new", "alice", "mount", 0), (b"/live/new", "bob", "cli", 1)]
+    gone = [(bytes(path), agent) for op, path, agent, *_ in acts if op == "remove"]
+    assert gone == [(b"/live/old", OPERATOR.name)] * (world.mode == "direct"), "the writer process keeps more"
 
 
 def test_a_source_that_is_searched_now_is_found_though_it_says_the_same(world: World) -> None:

@@ -416,7 +416,7 @@ def test_a_fetch_that_began_before_a_write_does_not_take_its_place(
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(fetcher.ask, "fetch", WHERE)
             assert began.wait(LIMIT_S)
-            fetcher.ask("write", WHERE, b"new", by=("alice", "mount"))
+            fetcher.ask("write", WHERE, b"new", by=("alice", "mount", False))
             go.set()
             reading.result(LIMIT_S)
         assert door.call("read", path="/live/x")["data"] == b"new"

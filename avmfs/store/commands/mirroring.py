@@ -7,10 +7,10 @@ versions where the provider wants them. Which source a path has is not known her
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
+from avmfs.access import Principal
 from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, namespace, versions, writing
@@ -29,13 +29,12 @@ def mirror(
     until: int,
     searched: bool = False,
     history: bool = False,
-    by: list[str] | None = None,
+    by: list[Any] | None = None,
 ) -> dict[str, Any]:
     """The source has this now, until then nobody asks again. Other bytes are a new version; those of before are kept
-    with ``history`` alone. ``by``: the agent that wrote it to the source, and its door. {"node", "changed"}."""
+    with ``history`` alone. ``by``: the agent that wrote it to the source, its door, and whether as the operator: the
+    version is that one's, and nothing else here. {"node", "changed"}."""
     _check(tx, path)
-    if by:
-        tx.who = replace(tx.who, name=by[0], route=by[1])
     found = _standing(tx, _directory(tx, path[:-1]), path[-1], Kind.FILE)
     where = paths.join(tuple(path))
     was_searched = tx.db.execute("select searched from live where path = ?", (where,)).get
@@ -49,7 +48,11 @@ def mirror(
         if was_searched != searched:
             versions.enqueue(tx, tx.document_of(node))
         return {"node": node.id, "changed": False}
+    fetcher = tx.who
+    if by:
+        tx.who = Principal(by[0], operator=by[2], route=by[1])
     written = writing.write(tx, node, newest, None, [("t", 0), ("w", 0, data)])
+    tx.who = fetcher
     if not history and node.document is not None and written["version"] > 1:
         versions.drop(tx, node.document, written["version"] - 1)
     return {"node": node.id, "changed": True}
