@@ -286,8 +286,7 @@ class Engine:
         if meaning is not None:
             found = self._strongest(table, words, rows)
             if not by_meaning:
-                dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
-                for more in (dated, phrased[: semantic.DEPTH]):
+                for more in (signals.of_those_days(table, question, tz, semantic.DEPTH), phrased[: semantic.DEPTH]):
                     found = np.union1d(found, more) if len(more) else found
             try:
                 nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
@@ -310,8 +309,7 @@ class Engine:
             columns["decay"] = signals.decay(table, at, now, self.half_life_days, tz)
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
-        clear = _clear(near)
-        ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear, rows)
+        ranked = fusion.fuse(table, at, columns, weights, brevity, known, _clear(near), rows)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
