@@ -128,7 +128,8 @@ def write_path(
     new = found is None
     _mode_allows(tx, directory if found is None else found, where)
     if found is None:
-        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, bits, shared=shared)
+        above, anew = tx.directory(directory.id), mode == "create"
+        found = namespace.make(tx, above, path[-1], Kind.FILE, bits, shared=shared, anew=anew)
     tx.visible.require(found.scope, where)
     if sources:
         scoping.taint(tx, found, origin_of(sources))
