@@ -34,7 +34,7 @@ from tests.mount.mount_world import (
 
 pytestmark = pytest.mark.mount
 
-HAS_SUCCESSOR = linux_only("libfuse serves ten calls at once and has no successor")
+HAS_SUCCESSOR = linux_only("libfuse keeps its threads and has no successor")
 
 
 @pytest.fixture(scope="module")
