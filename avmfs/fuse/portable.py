@@ -55,6 +55,7 @@ _UNSET_ID = 0xFFFFFFFF
 _NS = 1_000_000_000
 _THREADS = 512  # libfuse would have ten, and whoever waits for a lock, a source or mail has one
 _XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
+_XATTR_FLAGS = (2, 4) if sys.platform == "darwin" else (1, 2)  # XATTR_CREATE, XATTR_REPLACE
 
 
 class _Operations:
@@ -290,7 +291,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def setxattr(self, path: bytes, name: bytes, value: Any, size: int, options: int, *position: int) -> int:
         self.tree.require_writable()
-        xattrs.put(self.tree.memory, self._locate(path), name, ctypes.string_at(value, size))
+        create, replace = (bool(options & flag) for flag in _XATTR_FLAGS)
+        found, given = self._locate(path), ctypes.string_at(value, size)
+        xattrs.put(self.tree.memory, found, name, given, create=create, replace=replace)
         return 0
 
     def removexattr(self, path: bytes, name: bytes) -> int:
