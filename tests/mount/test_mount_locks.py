@@ -281,6 +281,7 @@ sys.stdin.readline()
             assert _try(place.bob / "f", kind) == free
 
 
+@linux_only("libfuse ends those with the mount")
 def test_locks_of_an_open_file_description_end_with_it(place: Place) -> None:
     """Also those that were only asked about, and not before the last descriptor is closed, in whichever process."""
     (place.alice / "f").write_text("x")
