@@ -1,9 +1,9 @@
 """The portable front end: mfusepy over libfuse's high-level interface.
 
 Owns the translation of libfuse's callbacks into calls of ``vfs.Tree`` and of domain errors into errnos; it
-decides nothing. Works with libfuse 3 (Linux) and libfuse 2 (macFUSE, FUSE-T). libfuse's threads call in, so a
-slow view blocks only its own caller. All kernel cache timeouts are 0: every lookup asks, so one agent's
-change is another's next result.
+decides nothing. Works with libfuse 3 (Linux) and libfuse 2 (macFUSE, FUSE-T). libfuse's threads call in, so while
+there are any a slow view blocks only its own caller. All kernel cache timeouts are 0: every lookup asks, so one
+agent's change is another's next result.
 
 Limit of the high-level interface: fstat(2) of a file that was unlinked while open answers ENOENT, since
 the kernel asks by inode, libfuse by path, and there is none. Its cure, renaming to .fuse_hidden*, would show
@@ -53,7 +53,9 @@ _IMPLEMENTED = (
 UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 _UNSET_ID = 0xFFFFFFFF
 _NS = 1_000_000_000
+_THREADS = 512  # libfuse would have ten, and whoever waits for a lock, a source or mail has one
 _XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
+_XATTR_FLAGS = (2, 4) if sys.platform == "darwin" else (1, 2)  # XATTR_CREATE, XATTR_REPLACE
 
 
 class _Operations:
@@ -86,6 +88,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         options |= dict.fromkeys(("foreground", "default_permissions", "hard_remove", "use_ino", "intr"), True)
         options |= {"fsname": "avmfs", "subtype": "avmfs", "ro": config.read_only}
         options["allow_other"] = needs_allow_other(config)
+        if (mfusepy.fuse_version_major, mfusepy.fuse_version_minor) >= (3, 12):  # older ones know no limit
+            options["max_threads"] = _THREADS
         super().__init__(
             _Operations(names, ready, tree.commit_all),
             os.fspath(config.mountpoint),
@@ -287,7 +291,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def setxattr(self, path: bytes, name: bytes, value: Any, size: int, options: int, *position: int) -> int:
         self.tree.require_writable()
-        xattrs.put(self.tree.memory, self._locate(path), name, ctypes.string_at(value, size))
+        create, replace = (bool(options & flag) for flag in _XATTR_FLAGS)
+        found, given = self._locate(path), ctypes.string_at(value, size)
+        xattrs.put(self.tree.memory, found, name, given, create=create, replace=replace)
         return 0
 
     def removexattr(self, path: bytes, name: bytes) -> int:

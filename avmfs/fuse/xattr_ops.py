@@ -5,7 +5,7 @@ Owns the shape of these requests; what attributes there are is ``vfs.xattrs``.
 
 from __future__ import annotations
 
-from avmfs.errors import Exists, NoAttribute, TooSmall
+from avmfs.errors import NoAttribute, TooSmall
 from avmfs.fuse import protocol as p
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.protocol import Op
@@ -40,17 +40,11 @@ class XattrOps:
         size, flags = p.SETXATTR_IN.unpack_from(request.body)
         name, _, value = request.body[p.SETXATTR_IN.size :].partition(b"\0")
         memory, found = self._tree.memory, self._numbers.address(request.node)
-        if flags & (_CREATE | _REPLACE) and not memory.store.repeats():  # a killed mount found it right, and set it
-            try:
-                xattrs.get(memory, found, name)
-            except NoAttribute:
-                if flags & _REPLACE:
-                    raise
-            else:
-                if flags & _CREATE:
-                    raise Exists("the file has this attribute")
+        if memory.store.repeats():  # a killed mount found it right, and set it
+            flags = 0
         self._tree.require_writable()
-        xattrs.put(memory, found, name, value[:size])
+        create, replace = bool(flags & _CREATE), bool(flags & _REPLACE)
+        xattrs.put(memory, found, name, value[:size], create=create, replace=replace)
         return b""
 
     def _remove(self, request: Request) -> bytes:

@@ -70,7 +70,7 @@ class Injection:
 class InjectedHandle(VirtualHandle):
     def __init__(self, memory: Memory, node: int, data: bytes, closed: Callable[[int, int], None]) -> None:
         super().__init__(memory, True, False)
-        self.node, self.rendered = node, Rendered(data)
+        self.node, self.size, self.rendered = node, len(data), Rendered(data)
         self._closed = partial(closed, node, len(data))
 
     def release(self) -> None:

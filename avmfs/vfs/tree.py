@@ -37,7 +37,7 @@ from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address, listings, virtual_handles
 from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
-from avmfs.vfs.inject import Injection
+from avmfs.vfs.inject import InjectedHandle, Injection
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.open_files import OpenFiles
 from avmfs.vfs.sources import Sources
@@ -416,10 +416,10 @@ class Tree:
 
     def seek(self, handle: Handle, offset: int, *, hole: bool) -> int:
         """lseek(2) with SEEK_DATA or SEEK_HOLE. Raises PastEnd."""
-        if isinstance(handle, virtual_handles.PastHandle):
-            if (offset := handle.seek(offset, hole=hole)) < 0:
+        if isinstance(handle, virtual_handles.PastHandle | InjectedHandle):  # all of it is data
+            if offset >= handle.size:
                 raise PastEnd()
-            return offset
+            return handle.size if hole else offset
         if not isinstance(handle, FileHandle):
             raise Invalid("a view has neither data nor holes")
         found = handle.file.seek(offset, hole=hole)

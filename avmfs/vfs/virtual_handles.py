@@ -218,10 +218,6 @@ class PastHandle(VirtualHandle):
                 raise Stale() from None
             return self.head[offset - self.start : max(0, stop - self.start)]
 
-    def seek(self, offset: int, *, hole: bool) -> int:
-        """lseek(2): all of it is data; -1 past the end."""
-        return -1 if offset >= self.size else self.size if hole else offset
-
 
 class MailHandle(VirtualHandle):
     """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing; what it refuses is not

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from avmfs import paths, views
-from avmfs.errors import NoAttribute, NotSupported
+from avmfs.errors import Exists, NoAttribute, NotSupported
 from avmfs.memory import Memory
 from avmfs.node import Document, Kind, Node
 from avmfs.store.queries.nodes import Reader
@@ -62,8 +62,20 @@ def get(memory: Memory, found: Address, name: bytes) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
-def put(memory: Memory, found: Address, name: bytes, value: bytes) -> None:
-    """Raises NotSupported for a name that cannot be set, Invalid for a value that is not right, Denied."""
+def put(
+    memory: Memory, found: Address, name: bytes, value: bytes, *, create: bool = False, replace: bool = False
+) -> None:
+    """Raises NotSupported for a name that cannot be set, Invalid for a value that is not right, Denied; Exists where it
+    is to ``create`` an attribute that is there, NoAttribute where it is to ``replace`` one that is not."""
+    if create or replace:
+        try:
+            get(memory, found, name)
+        except NoAttribute:
+            if replace:
+                raise
+        else:
+            if create:
+                raise Exists("the file has this attribute")
     known = _WRITTEN.get(paths.text(name.removeprefix(PREFIX))) if name.startswith(PREFIX) else None
     if known is None or not isinstance(found, Real) or found.node.kind is not Kind.FILE:
         raise NotSupported(

@@ -475,6 +475,68 @@ def test_a_save_that_writes_beside_and_renames_twice_continues_the_document(
         still_known(world, "/memory/f", before, texts)
 
 
+@pytest.mark.parametrize("what", ["by its age", "by whom it is for", "a tag", "a link", "a key", "a ttl", "a claim"])
+def test_a_document_that_is_moved_to_a_name_just_left_for_a_backups_keeps_what_it_has(still: World, what: str) -> None:
+    """mv plan plan.old; mv draft plan: no editor's save, as what is moved is more than bytes just written."""
+    old = still.write(ALICE, "/memory/plan", b"public")["node"]
+    node = still.write(ALICE, "/memory/draft", b"first")["node"]
+    still.write(ALICE, "/memory/draft", b"second")
+    if what == "by its age":
+        still.clock.advance(60)
+    elif what == "by whom it is for":
+        still.share(ALICE, "/memory/draft", "alice")
+    elif what == "a tag":
+        still.tag(ALICE, "/memory/draft", "roadmap")
+    elif what == "a link":
+        still.do(ALICE, "add_link", node=old, target=node, type="see")
+    elif what == "a key":
+        still.do(ALICE, "merge_meta", node=node, importance=None, user={"k": "v"})
+    elif what == "a ttl":
+        still.do(ALICE, "set_ttl", node=node, expires=still.clock() + 10**12)
+    else:
+        still.do(ALICE, "claim", nodes=[node], lease=10**12)
+    plan, draft = still.document(ALICE, "/memory/plan"), still.document(ALICE, "/memory/draft")
+    still.rename(ALICE, "/memory/plan", "/memory/plan.old")
+    still.rename(ALICE, "/memory/draft", "/memory/plan", 1)  # as mv(1) asks for it
+    after = still.document(ALICE, "/memory/plan")
+    assert (after.id, after.handle, after.shared, after.user) == (draft.id, draft.handle, draft.shared, draft.user)
+    assert still.history(ALICE, "/memory/plan") == [b"first", b"second"]
+    assert still.exists(BOB, "/memory/plan") is (what != "by whom it is for")
+    assert (still.node(ALICE, "/memory/plan").expires is not None) is (what == "a ttl")
+    assert still.document(ALICE, "/memory/plan.old").id == plan.id
+    still.unlink(ALICE, "/memory/plan")
+    still.create(ALICE, "/memory/plan")
+    assert still.document(ALICE, "/memory/plan.old").id == plan.id, "nor is that one's the next file of the name"
+
+
+def test_two_documents_that_change_places_by_way_of_a_backups_name_keep_what_they_have(still: World) -> None:
+    for name in "ab":
+        still.write(ALICE, f"/memory/{name}", name.encode())
+        still.tag(ALICE, f"/memory/{name}", f"of-{name}")
+    a, b = (still.document(ALICE, f"/memory/{name}").id for name in "ab")
+    for old, new in (("a", "a.tmp"), ("b", "a"), ("a.tmp", "b")):
+        still.rename(ALICE, f"/memory/{old}", f"/memory/{new}")
+    assert (still.document(ALICE, "/memory/a").id, still.document(ALICE, "/memory/b").id) == (b, a)
+    assert (still.tags(ALICE, "/memory/a"), still.tags(ALICE, "/memory/b")) == (["of-b"], ["of-a"])
+
+
+def test_what_is_to_be_new_is_so_under_a_name_just_left_for_a_backups(still: World) -> None:
+    for name in ("said", "made"):
+        still.write(ALICE, f"/memory/{name}", b"old")
+        still.tag(ALICE, f"/memory/{name}", "old")
+        node, expires = still.node(ALICE, f"/memory/{name}").id, still.clock() + 10**12
+        still.do(ALICE, "set_ttl", node=node, expires=expires)
+        before = still.document(ALICE, f"/memory/{name}").id
+        still.rename(ALICE, f"/memory/{name}", f"/memory/{name}.bak")
+        if name == "said":
+            still.do(ALICE, "remember", path=[b"memory", b"said"], data=b"new", tags=["new"])
+        else:
+            still.write(ALICE, "/memory/made", b"new", mode="create")
+        assert still.document(ALICE, f"/memory/{name}.bak").id == before
+        assert still.tags(ALICE, f"/memory/{name}") == ["new"] * (name == "said")
+        assert still.node(ALICE, f"/memory/{name}").expires is None
+
+
 def test_a_file_that_is_made_for_some_is_none_that_was_renamed_away(world: World) -> None:
     world.write(BOB, "/memory/plan.md", b"for all")
     world.rename(BOB, "/memory/plan.md", "/memory/plan.md~")

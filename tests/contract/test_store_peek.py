@@ -415,6 +415,7 @@ def test_a_file_that_another_replaced_is_remembered_as_unlinked(world: World) ->
 def test_a_directory_that_another_removed_is_known_for_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may be in it. Not a file, whose bytes are gone, and not to those who never saw it."""
     monkeypatch.setattr(nodes, "_MOST_GONE", 2)
+    world.restart()
     world.write(ALICE, "/memory/private/alice/f", b"1")
     home = world.node(ALICE, "/memory/private/alice").id
     file = world.store.cached_child(ALICE, home, b"f")
@@ -434,6 +435,44 @@ def test_a_directory_that_another_removed_is_known_for_a_while(world: World, mon
         gone.append(made)
     assert [world.store.cached_gone(ALICE, node) is None for node in gone] == [True, False, False]
     assert world.store.cached_gone(ALICE, file.id) is None
+
+
+def test_a_removed_directory_is_known_also_where_all_else_was_forgotten_meanwhile(world: World) -> None:
+    """As when any directory moves: whatever is below it goes along."""
+    for name in ("d", "x"):
+        world.mkdir(ALICE, f"/memory/{name}")
+    found = world.store.cached_child(BOB, MEMORY, b"d")
+    assert found is not None
+    world.rename(ALICE, "/memory/x", "/memory/y")
+    world.store.cached_state()
+    world.rmdir(ALICE, "/memory/d")
+    assert world.store.cached_gone(BOB, found.id) == found._replace(parent=None)
+
+
+def test_a_directory_in_whose_place_another_one_has_come_is_known_as_removed(world: World) -> None:
+    world.mkdir(ALICE, "/memory/d")
+    for _ in range(20):
+        world.mkdir(ALICE, "/memory/e")
+        found = world.store.cached_child(BOB, MEMORY, b"d")
+        assert found is not None
+        world.rename(ALICE, "/memory/e", "/memory/d")
+        assert world.store.cached_gone(BOB, found.id) == found._replace(parent=None)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_what_becomes_of_a_directory_that_has_gone_out_of_sight_is_not_told(world: World, looks: bool) -> None:
+    world.mkdir(ALICE, "/memory/d")
+    world.mkdir(ALICE, "/memory/d/below")
+    above = world.store.cached_child(BOB, MEMORY, b"d")
+    assert above is not None
+    below = world.store.cached_child(BOB, above.id, b"below")
+    assert below is not None
+    world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
+    if looks:
+        assert _told(lambda: world.store.cached_node(BOB, above.id)) == "Stale"
+    for path in ("d/below", "d"):
+        world.rmdir(ALICE, f"/memory/private/alice/{path}")
+    assert [world.store.cached_gone(BOB, each.id) for each in (above, below)] == [None, None]
 
 
 def test_memory_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

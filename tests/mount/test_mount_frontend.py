@@ -390,12 +390,17 @@ def test_extended_attributes_tell_of_the_document_where_the_mount_offers_them(pl
     assert os.getxattr(note, "user.avm.author") == b"alice"
     assert cat(view(note, ":path")).strip().endswith("note.md")
     assert sorted(os.listxattr(note)) == [f"user.avm.{name}" for name in ("author", "id", "tags", "version")]
-    os.setxattr(note, "user.avm.tags", b"gamma")
+    assert code_of(os.setxattr, note, "user.avm.tags", b"mine", os.XATTR_CREATE) == errno.EEXIST
+    assert os.getxattr(note, "user.avm.tags") == b"alpha,beta"
+    os.setxattr(note, "user.avm.tags", b"gamma", os.XATTR_REPLACE)
     os.setxattr(note, "user.avm.importance", b"0.5")
     assert cat(view(place.bob / "note.md", ":tags")) == "gamma\n"
     assert os.getxattr(note, "user.avm.importance") == b"0.5"
     os.removexattr(note, "user.avm.tags")
+    assert code_of(os.setxattr, note, "user.avm.tags", b"mine", os.XATTR_REPLACE) == errno.ENODATA
     assert code_of(os.getxattr, note, "user.avm.tags") == errno.ENODATA
+    os.setxattr(note, "user.avm.tags", b"mine", os.XATTR_CREATE)
+    assert os.getxattr(note, "user.avm.tags") == b"mine"
     assert code_of(os.setxattr, note, "user.avm.importance", b"much") == errno.EINVAL
     assert code_of(os.setxattr, note, "user.other", b"x") == errno.EOPNOTSUPP
     assert code_of(os.getxattr, note, "user.other") == errno.ENODATA

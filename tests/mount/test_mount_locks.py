@@ -281,6 +281,7 @@ sys.stdin.readline()
             assert _try(place.bob / "f", kind) == free
 
 
+@linux_only("libfuse ends those with the mount")
 def test_locks_of_an_open_file_description_end_with_it(place: Place) -> None:
     """Also those that were only asked about, and not before the last descriptor is closed, in whichever process."""
     (place.alice / "f").write_text("x")
@@ -458,6 +459,22 @@ def test_a_close_that_ends_a_lock_commits_nothing_of_another_process_however_muc
                 fcntl.lockf(state, fcntl.LOCK_EX)
                 state.write(b"%d" % number)
         assert (place.bob / "saved").read_text() == "before"
+
+
+def test_many_waiters_do_not_keep_the_holder_from_giving_the_lock_back(place: Place) -> None:
+    (place.alice / "f").write_text("x")
+    with running(HOLDER, place.alice / "f", "flock", "ex", "close") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        waits = "for _ in $(seq 20); do (echo asks; exec flock f echo had) & done; wait"
+        with subprocess.Popen(["bash", "-c", waits], cwd=place.alice, stdout=subprocess.PIPE, text=True) as waiting:
+            try:
+                assert [line_from(waiting) for _ in range(20)] == ["asks"] * 20
+                time.sleep(1)
+                _go(holder)
+                assert line_from(holder) == "free"
+                assert [line_from(waiting) for _ in range(20)] == ["had"] * 20
+            finally:
+                waiting.kill()
 
 
 def test_flock_1_works_from_the_shell(place: Place) -> None:

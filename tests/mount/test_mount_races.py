@@ -285,6 +285,32 @@ def test_a_directory_that_another_mount_removed_is_empty_for_those_in_it(place: 
 
 
 @linux_only("libfuse asks by path, and a removed directory has none")
+def test_a_directory_that_another_mount_replaced_or_removed_after_it_moved_another_is_empty(place: Place) -> None:
+    def listed(folder: Path) -> list[str]:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
+
+    for number in range(20):
+        for name in "dex":
+            (place.bob / f"{name}{number}").mkdir()
+        descriptor = os.open(place.alice / f"d{number}", os.O_RDONLY)
+        try:
+            assert os.fstat(descriptor).st_nlink == 2
+            if number % 2:
+                os.rename(place.bob / f"x{number}", place.bob / f"y{number}")
+                os.rmdir(place.bob / f"d{number}")
+            else:
+                os.rename(place.bob / f"e{number}", place.bob / f"d{number}")
+            assert os.fstat(descriptor).st_nlink == 0
+            assert listed(Path(f"/proc/self/fd/{descriptor}")) == [], "as opened anew: ls in it"
+        finally:
+            os.close(descriptor)
+
+
+@linux_only("libfuse asks by path, and a removed directory has none")
 def test_a_path_whose_directory_another_mount_keeps_replacing_is_there_or_not(place: Place) -> None:
     """Never ESTALE, after which the kernel does not always look again."""
 

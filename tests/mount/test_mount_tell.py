@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.mount.mount_world import (
     World,
     cat,
     cat_bytes,
+    code_of,
     echo,
     line_from,
     linux_only,
@@ -34,7 +36,7 @@ from tests.mount.mount_world import (
 
 pytestmark = pytest.mark.mount
 
-HAS_SUCCESSOR = linux_only("libfuse serves ten calls at once and has no successor")
+HAS_SUCCESSOR = linux_only("libfuse keeps its threads and has no successor")
 
 
 @pytest.fixture(scope="module")
@@ -382,6 +384,10 @@ def test_a_read_only_mount_that_injects_has_the_banner_in_file_reads(alice: Path
         ).stdout.split()[::2]
         == [hashlib.sha256(read).hexdigest()] * 2
     )
+    with open(path, "rb", buffering=0) as file:
+        seek = partial(os.lseek, file.fileno())
+        assert (seek(3, os.SEEK_DATA), seek(3, os.SEEK_HOLE)) == (3, len(read)), "all of it is data"
+        assert code_of(seek, len(read), os.SEEK_DATA) == errno.ENXIO
     assert (alice / "shared/inj.md").read_bytes() == data, "for eve alone"
     assert cat(eve / "shared/inj.md:data") == data.decode()
 

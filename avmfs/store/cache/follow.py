@@ -23,7 +23,7 @@ Threads: catching up and adding happen under one lock, and what was read before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import apsw
@@ -38,6 +38,7 @@ from avmfs.store.rows.log_ops import (
     MAKES,
     MOVES,
     NAMES,
+    REMOVES,
     done_to,
     last_name,
     same_place,
@@ -102,6 +103,7 @@ class FollowedCache(NodeCache):
             numbers = [number for record in records for number in record.numbers]
             held = self.nodes.keys() & numbers
             held |= self._parents.intersection(numbers)
+            held |= self.places.keys() & numbers
             coming: set[int] = set()  # to what is remembered, with what precedes the next part
             for record in records:
                 for part in record.concerning(self._scope, held, coming):
@@ -133,6 +135,10 @@ class FollowedCache(NodeCache):
     def _adopt(self, rows: Sequence[Sequence[Any]], now: dict[int, list[Any]]) -> Changes | None:
         """None when the log does not say enough. ``now`` has the columns NODE of all nodes that have changed, whether
         the log names them or not; only the id of one that is gone."""
+        for number, row in now.items():  # the log does not name what was replaced
+            if len(row) == 1 and (known := self.nodes.get(number)) is not None:
+                self._end(number, known.scope)
+        self._end_all(row for row in rows if len(now.get(row[3], ())) == 1)
         ops = done_to(rows)
         if ops is None:
             return None
@@ -174,6 +180,7 @@ class FollowedCache(NodeCache):
 
     def _reread(self, rows: list[Any]) -> Changes | None:
         """None when the log does not say enough. Until then nothing is forgotten."""
+        self._end_all(row for row in rows if row[6] is None)
         ops = done_to(rows)
         if ops is None:
             return None
@@ -189,6 +196,9 @@ class FollowedCache(NodeCache):
                     self._scope = node.scope
                     return None  # who may see it is not known
                 if not MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
+                    replaced = None if node is None else self.child(node.parent or ROOT, node.name)
+                    if isinstance(replaced, Node) and replaced.id != number:
+                        self._end(replaced.id, replaced.scope)
                     return None  # with all that is below it
         nodes, names = set(ops), set()
         others: set[int] = set()
@@ -214,6 +224,12 @@ class FollowedCache(NodeCache):
             self._drop(number)
         return Changes(frozenset(nodes | others), frozenset(names))
 
+    def _end_all(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Of rows of nodes that are there no more: the last one says who could see it then."""
+        for _, scope, op, number, *_ in rows:
+            if op in REMOVES and scope != NOBODYS:
+                self._end(number, scope)
+
     def _is_elsewhere(self, node: Node, done: Sequence[str]) -> bool:
         """Return whether a node that is not remembered is of no use, being where nothing is, or a directory that nobody
         has asked for."""
@@ -232,8 +248,6 @@ class FollowedCache(NodeCache):
             names.add((gone.parent, gone.name))
             if self.children.get((gone.parent, gone.name)) == number:
                 self.children[gone.parent, gone.name] = 0
-            if node is None:
-                self._end(gone)
         if node is not None and node.parent is not None:
             names.add((node.parent, node.name))
             before = self.children.get((node.parent, node.name))

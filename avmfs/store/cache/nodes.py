@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from avmfs.access import Principal
+from avmfs.lru import FIFO
 from avmfs.node import Kind, Node
 from avmfs.store.rows.log_ops import same_place
 from avmfs.store.rows.scopes import Visible
@@ -26,6 +27,7 @@ _Key = TypeVar("_Key")
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
 _OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
+_MOST_PLACES: Final = 16_384
 _MOST_GONE: Final = 1024
 _MOMENTS: Final = 64  # that ``changes`` can still tell of
 
@@ -51,7 +53,10 @@ class NodeCache:
         self.visible: dict[Principal, Visible] = {}
         self.last_visible: Visible | None = None  # of them: mostly one principal asks
         self.bodies: dict[int, bytes] = {}  # of small files, in order of first read
-        self.gone: dict[int, Node] = {}  # directories and symlinks as they were last, in order of their removal
+        # Directories and symlinks as they were when asked for, also when all else is forgotten: a kernel may know them
+        # still, and not ask. Then those of them that have been removed, as they were last.
+        self.places: FIFO[int, Node] = FIFO(_MOST_PLACES)
+        self.gone: FIFO[int, Node] = FIFO(_MOST_GONE)
         self._body_bytes = 0
         self._directories: set[int] = set()
         self._parents: set[int] = set()  # of all that is in ``children``
@@ -140,18 +145,19 @@ class NodeCache:
             self._parents.add(node.parent)
         if node.kind is Kind.DIRECTORY:
             self._directories.add(node.id)
+        if node.kind is not Kind.FILE:
+            self.places.put(node.id, node)
 
     def _drop(self, number: int) -> Node | None:
         self._drop_body(number)
         self._directories.discard(number)
         return self.nodes.pop(number, None)
 
-    def _end(self, node: Node) -> None:
-        """It is no longer in the store: a process may be in such a directory."""
-        if node.kind is not Kind.FILE:
-            self.gone[node.id] = node._replace(parent=None)
-            while len(self.gone) > _MOST_GONE:
-                del self.gone[next(iter(self.gone))]
+    def _end(self, number: int, scope: int) -> None:
+        """It is no longer in the store, and had this scope at last: a process may be in such a directory."""
+        last = self.places.pop(number, None) or self.gone.get(number)
+        if last is not None:
+            self.gone.put(number, last._replace(parent=None, scope=scope))
 
     def _drop_body(self, number: int) -> None:
         self._body_bytes -= len(self.bodies.pop(number, b""))

@@ -152,11 +152,13 @@ def make(
     gid: int | None = None,
     by_system: bool = False,
     shared: list[str] | None = None,
+    anew: bool = False,
     origin: Origin = OWN,
 ) -> Node:
     """A new node under a free name, in the scope of its place, with its document if it is a file. ``by_system``:
-    whoever may write there. ``shared``: whom it is limited to, where a file can be, as a new document. ``origin``: how
-    its text comes in; a held file's name is a stranger's, and told to nobody from the first row of the log on."""
+    whoever may write there. ``shared``: whom it is limited to, where a file can be, as a new document. ``anew``: it is
+    no editor's save of what it has renamed away. ``origin``: how its text comes in; a held file's name is a stranger's,
+    and told to nobody from the first row of the log on."""
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
     paths.check_path(parts)
@@ -164,7 +166,8 @@ def make(
     made = new_id()
     document: int | None = None
     expires: int | None = None
-    back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE and shared is None else None
+    saves = kind is Kind.FILE and shared is None and not anew
+    back = versions.reclaim(tx, directory.id, name, made) if saves else None
     if back is not None:
         document, names, expires, came = back
         scope = (tx.scope_at if by_system else tx.place)(parts, names, came.joined(origin))

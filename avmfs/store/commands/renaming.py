@@ -67,7 +67,9 @@ def rename(
     if target is None and source.kind is Kind.FILE:
         # sed -i.bak: the old file went to a backup, the new one comes by rename.
         backup = versions.renamed_away(tx, there.id, new_name)
-        if backup is not None and backup.id != source.id:
+        if backup is not None and not versions.is_scratch(tx, source):
+            versions.stay(tx, tx.document_of(backup))
+        elif backup is not None and backup.id != source.id:
             replaced = backup
             source = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
             versions.set_apart(tx, replaced, tx.document_of(source))

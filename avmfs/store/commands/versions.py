@@ -58,6 +58,11 @@ _JOINS = (
     "select exists(select 1 from tag where document = ?1) or exists(select 1 from link where source = ?1)"
     " or exists(select 1 from link where target = ?1)"
 )
+# Made since ?2, by ?3, and nothing is said of it yet.
+_SCRATCH = (
+    "select created between ?2 and ?3 and importance is null and shared is null and user is null"
+    f" and not ({_JOINS}) and not exists(select 1 from claim where document = ?1) from document where id = ?1"
+)
 # As many as a document may have, links each agent: ?1 goes on, ?2 ends, ?3 is that number.
 _TAGS_JOIN = (
     "update or ignore tag set document = ?1 where document = ?2 and tag in (select tag from tag where document = ?2"
@@ -316,6 +321,13 @@ def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
         if is_backup(name, bytes(now_named)) and tx.visible.writable(held.scope):
             return held
     return None
+
+
+def is_scratch(tx: Tx, node: Node) -> bool:
+    """Return whether a file is what a program has just written beside another one, to put it in that one's place. Any
+    other has a document of its own to keep."""
+    asked = (tx.document_of(node), tx.now - AWAY_WITHIN_NS, tx.now)
+    return node.expires is None and bool(tx.db.execute(_SCRATCH, asked).get)
 
 
 def reclaim(

@@ -128,7 +128,8 @@ def write_path(
     new, origin = found is None, origin_of(sources or ())
     _mode_allows(tx, directory if found is None else found, where)
     if found is None:
-        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, bits, shared=shared, origin=origin)
+        above, anew = tx.directory(directory.id), mode == "create"
+        found = namespace.make(tx, above, path[-1], Kind.FILE, bits, shared=shared, anew=anew, origin=origin)
         scoping.came_in(tx, found)
     tx.visible.require(found.scope, where)
     scoping.taint(tx, found, origin)
