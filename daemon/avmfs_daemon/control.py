@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from avmfs_config import Paths
 
 from avmfs import wire
-from avmfs.listener import Listener, peer_uid
+from avmfs.listener import Listener
 from avmfs.store.files.store_lock import StoreLock, daemon_in
 from avmfs_daemon import runtime
 from avmfs_daemon.framed_stream import FRAME_LIMIT, Closed, FramedStream
@@ -107,7 +107,7 @@ class ControlServer:
         sock = self._listener.accept()
         if sock is None:
             return
-        if len(self._peers) >= PEERS or peer_uid(sock) not in (os.geteuid(), 0):
+        if len(self._peers) >= PEERS or wire.peer_uid(sock) not in (os.geteuid(), 0):
             sock.close()
             return
         peer = Peer(self, FramedStream(sock.detach(), FRAME_LIMIT), time.monotonic() + PATIENCE_S)
@@ -208,7 +208,7 @@ def _asked(path: Path, operation: str, timeout_s: float) -> Iterator[tuple[socke
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
         try:
-            sock.connect(os.fspath(path))
+            wire.connect(sock, path, 0 if os.geteuid() else None)  # root may ask the daemon of any user
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             raise NotRunning("avm-daemon is not running") from None
         except OSError as e:

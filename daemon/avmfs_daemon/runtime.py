@@ -7,6 +7,7 @@ directory's lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -20,6 +21,8 @@ from typing import Any
 from avmfs_config import Settings
 from avmfs_config.paths import not_own
 
+from avmfs import metrics
+from avmfs.agents import presence
 from avmfs.errors import Busy
 from avmfs.store.files.displaced import OpenStoreFiles
 from avmfs.store.files.store_lock import StoreLock
@@ -170,6 +173,8 @@ def remember(directory: Path, mountpoints: Mapping[Path, int]) -> OpenStoreFiles
     Where that cannot be written (a full disk) the note before stays: serving and an end in order do not need it."""
     new = directory / (STATE + ".new")
     try:
+        if problem := not_own(directory):  # by now: names in it may lead anywhere
+            raise PermissionError(errno.EACCES, problem)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w") as file:
             json.dump(
@@ -210,6 +215,7 @@ def clean_up(directory: Path, keep: Collection[Path] = (), awaited: Collection[P
         remember(directory, kept)
     for name in (*([] if kept else [STATE]), WRITER, INDEX, DOOR, LIVE, CONTROL):
         (directory / name).unlink(missing_ok=True)
-    for left in (*([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
+    shown = [directory / presence.FOLDER, directory / metrics.FOLDER]  # nobody is here any more
+    for left in (*shown, *([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)
     return count

@@ -16,7 +16,6 @@ import logging
 import os
 import secrets
 import selectors
-import shutil
 import signal
 import socket
 import time
@@ -28,8 +27,7 @@ from typing import Any
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 from avmfs_config.http import check_tls
 
-from avmfs import metrics
-from avmfs.agents import anchors, backups, presence, reranking
+from avmfs.agents import anchors, backups, reranking
 from avmfs.errors import AvmError, StoreFailed
 from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
@@ -129,9 +127,6 @@ class Supervisor:
         stack.callback(self._takeover.clean_up)
         self._takeover.clean_up()
         writer = directory / runtime.WRITER
-        for shown in (presence.FOLDER, metrics.FOLDER):  # nobody is here any more
-            stack.callback(shutil.rmtree, directory / shown, ignore_errors=True)
-        shutil.rmtree(directory / metrics.FOLDER, ignore_errors=True)
         self._takeover.remember([])
         self._premises.open(stack, lambda: open_attached(path, writer, ANYBODY, proof(self._key, ANYBODY)))
         context = forkserver.start(directory, runtime.LONGEST_SOCKET_PATH)

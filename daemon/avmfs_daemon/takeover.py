@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from avmfs_config import Mount
-from avmfs_config.paths import real_place
+from avmfs_config.paths import not_own, real_place
 
 from avmfs.errors import Invalid
 from avmfs.fuse import handover
@@ -55,7 +55,10 @@ class Takeover:
 
     def clean_up(self) -> None:
         """At the beginning and at the end: what was left goes, but for what is gone on with, and for dead mounts where
-        another one is to come."""
+        another one is to come. In a directory that is somebody else's by now nothing is."""
+        with contextlib.suppress(FileNotFoundError):
+            if not_own(self._directory):
+                return
         runtime.clean_up(self._directory, self.mountpoints, self._awaited)
         inherited = {mountpoint.path: mountpoint.mode for _, mountpoint in self._inherited.values()}
         self._left = runtime.remembered(self._directory) | inherited
