@@ -11,7 +11,6 @@ Children come from the fork server and have never seen torch.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -29,6 +28,7 @@ from avmfs_config.http import check_tls
 
 from avmfs.agents import anchors, backups, reranking
 from avmfs.errors import AvmError, StoreFailed
+from avmfs.extras import version_text
 from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -76,6 +76,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._service = EmbeddingService()
         self._notifier = from_environment()
+        self._version = version_text()  # of what runs: another one may be installed meanwhile
         self._stopping = self._reload_wanted = False
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
         self._key = secrets.token_bytes(32)
@@ -379,7 +380,7 @@ class Supervisor:
         store["writer_state"] = self._writer.state
         return {
             "pid": os.getpid(),
-            "version": importlib.metadata.version("avmfs"),
+            "version": self._version,
             "mounts": [
                 child.status() | {"unread": unread.get(child.mount.agent_id, 0)}
                 for child in [*self._children.all, *to_come]
