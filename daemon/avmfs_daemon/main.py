@@ -95,7 +95,7 @@ def status(as_json: bool) -> None:
     """Show the daemon, its mounts, the embedding model and the store; exit 1 where one of them has failed."""
     answer = _ask("status")
     click.echo(json.dumps(answer, indent=2, sort_keys=True) if as_json else status_text(answer))
-    failed = answer["problem"] or answer["embedding"]["state"] == "failed"
+    failed = answer["problem"] or answer["embedding"]["state"] == "failed" or "error" in answer["store"]
     if failed or any(mount["state"] == "failed" for mount in answer["mounts"]):
         sys.exit(1)
 

@@ -378,6 +378,8 @@ class Supervisor:
         to_come = [Child(f"mount {mount.agent_id}", "mount", mount) for mount in self._to_come]
         store["writer_pid"] = self._writer.current.pid if self._writer.current else None
         store["writer_state"] = self._writer.state
+        if self._writer.state == "failed":
+            store["error"] = f"no writer: {self._writer.error}"
         return {
             "pid": os.getpid(),
             "version": self._version,
