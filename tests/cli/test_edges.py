@@ -55,6 +55,18 @@ def test_closed_and_full_streams_are_an_error_and_no_traceback(alone: Shell) -> 
         assert bash(alone, f"$P hook --client claude -a alice prompt {line}") == (0, "", "")
 
 
+def test_a_hook_ends_well_wherever_its_output_goes(world: World) -> None:
+    shell = Shell({**world.environ, "AVM_HOOK_S": "60"})
+    shell.run("write", "/shared/port.md", "Порт базы данных теперь 6543.", agent="alice")
+    hook = "$P hook --client claude -a alice"
+    asked = json.dumps({"prompt": "какой теперь порт базы данных"})
+    assert bash(shell, f"echo '{{}}' | {hook} session-start >/dev/full") == (0, "", "")
+    assert bash(shell, f"echo '{{}}' | {hook} --json session-start >/dev/full") == (0, "", "")
+    assert bash(shell, f"head -c 500000 /dev/zero | tr '\\0' '[' | {hook} prompt") == (0, "", "")
+    code, out, said = bash(shell, f"echo '{asked}' | PYTHONIOENCODING=ascii {hook} prompt")
+    assert (code, said) == (0, "") and "теперь 6543" in json.loads(out)["hookSpecificOutput"]["additionalContext"]
+
+
 def test_what_could_not_be_printed_stays_unread(alone: Shell) -> None:
     alone.run("write", "/private/a", "whoever has written can be told")
     alone.run("subscribe", "/shared/*")
