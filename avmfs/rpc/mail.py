@@ -192,6 +192,7 @@ def notices(memory: Memory, mark_read: bool = False) -> dict[str, Any]:
     _collect_notices(memory)
     with memory.reading() as reader:
         found = reader.outbox.notices(SHOWN)
+    memory.noticed = [each.message for each in found]
     if mark_read and found:
         memory.submit("forget_notices", messages=[each.message for each in found])
     return {
