@@ -45,6 +45,10 @@ class ControlError(Exception):
     """The daemon answered that it could not; `str()` is why."""
 
 
+class Unreachable(ControlError):
+    """Whether one listens there cannot be found out."""
+
+
 class Peer:
     """One connection. `reply` may come later than the request, within ANSWER_S."""
 
@@ -136,6 +140,11 @@ def reached(paths: Paths, do: Callable[[Path], T]) -> T:
     or ControlError."""
     try:
         return do(paths.runtime_dir / runtime.CONTROL)
+    except Unreachable:
+        holder = _holder(paths.database)
+        if holder is None or (there := Path(holder["socket"]).parent) == paths.runtime_dir:
+            raise
+        return do(there / runtime.CONTROL)
     except NotRunning:
         deadline = time.monotonic() + MADE_ANEW_S
         while (holder := _holder(paths.database)) is not None:
@@ -212,7 +221,7 @@ def _asked(path: Path, operation: str, timeout_s: float) -> Iterator[tuple[socke
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             raise NotRunning("avm-daemon is not running") from None
         except OSError as e:
-            raise ControlError(f"{path}: {e.strerror or e}") from None
+            raise Unreachable(f"{path}: {e.strerror or e}") from None
         try:
             wire.send(sock, {"v": wire.PROTOCOL, "do": operation})
             reply = wire.receive(sock, limit=16 * FRAME_LIMIT)

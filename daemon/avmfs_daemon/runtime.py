@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import Settings
-from avmfs_config.paths import not_own
+from avmfs_config.paths import not_own, too_long
 
 from avmfs import metrics
 from avmfs.agents import presence
@@ -36,7 +36,6 @@ LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
 OUTBOX = "outbox.lock"  # of who delivers
 BACKLOG = 256
 KILLED_S = 2.0  # for the kernel to end what was killed
-LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux
 
 
 class RuntimeProblem(Exception):
@@ -45,8 +44,8 @@ class RuntimeProblem(Exception):
 
 def make_directory(path: Path, *, traversable: bool) -> None:
     """Create or check the directory; `traversable` lets other users reach the sockets in it by name."""
-    if len(os.fsencode(path / CONTROL)) > LONGEST_SOCKET_PATH:
-        raise RuntimeProblem(f"{path}: too long for the names of sockets; set AVM_RUNTIME_DIR to a shorter path")
+    if problem := too_long(path):
+        raise RuntimeProblem(f"{path}: {problem}")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as e:

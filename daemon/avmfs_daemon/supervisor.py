@@ -25,6 +25,7 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 from avmfs_config.http import check_tls
+from avmfs_config.paths import LONGEST_SOCKET_PATH
 
 from avmfs.agents import anchors, backups, reranking
 from avmfs.errors import AvmError, StoreFailed
@@ -130,7 +131,7 @@ class Supervisor:
         writer = directory / runtime.WRITER
         self._takeover.remember([])
         self._premises.open(stack, lambda: open_attached(path, writer, ANYBODY, proof(self._key, ANYBODY)))
-        context = forkserver.start(directory, runtime.LONGEST_SOCKET_PATH)
+        context = forkserver.start(directory, LONGEST_SOCKET_PATH)
         stack.callback(forkserver.stop)
         self._catch_signals(stack)
         self._control = control.ControlServer(self._premises.control, self._selector, self._requested)

@@ -352,6 +352,8 @@ def test_who_took_the_lock_meanwhile_writes_alone(serving: Daemon) -> None:
 
 def test_commands_find_the_daemon_wherever_its_runtime_directory_is(serving: Daemon) -> None:
     pid, there_before = serving.status()["pid"], serving.environ["AVM_RUNTIME_DIR"]
+    serving.environ["AVM_RUNTIME_DIR"] = f"/tmp/{'x' * 120}"  # where there can be no socket
+    assert serving.status()["pid"] == pid
     serving.environ["AVM_RUNTIME_DIR"] = str(serving.root / "elsewhere")
     assert serving.status()["pid"] == pid
     assert "0 added" in serving.command("reload")
