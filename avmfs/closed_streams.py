@@ -28,3 +28,8 @@ def stand_in_for_closed(*, drop: bool = False) -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def drop_output() -> None:
+    """What stdout did not take is dropped: at its end the interpreter would try again, and have a code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,11 +1,12 @@
-"""How what is optional is brought to where avmfs is installed.
+"""What of avmfs is installed, and how what is optional is brought there.
 
-Owns the command that messages advise. Called wherever an import of an extra's package fails.
+Owns the version, and the command that messages advise wherever an import of an extra's package fails.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -21,3 +22,17 @@ def bring(extra: str, prefix: str | Path = sys.prefix) -> str:
         return f"uv tool install 'avmfs[{','.join(sorted(told))}]'"
     pipx = Path(prefix, "pipx_metadata.json").exists()
     return f"{'pipx inject avmfs' if pipx else 'pip install'} 'avmfs[{extra}]'"
+
+
+@lru_cache(maxsize=1)
+def version_text() -> str:
+    """As installed; from a bare checkout, as pyproject.toml says; unknown while it is being installed anew."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("avmfs")
+    except metadata.PackageNotFoundError:
+        import tomllib
+
+        path = Path(__file__).parents[1] / "pyproject.toml"
+        return str(tomllib.loads(path.read_text("utf-8"))["project"]["version"]) if path.exists() else "unknown"

@@ -1,4 +1,4 @@
-"""Accepting connections, for every process that listens, and whose they are.
+"""Accepting connections, for every process that listens.
 
 Owns what an accept loop must not get wrong: a client that has gone again is nothing, and without a free descriptor or
 thread the loop neither ends nor spins. Called by the writer, the index, the door, live content, gossip and the
@@ -11,8 +11,6 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,12 +66,3 @@ def in_thread(name: str, serve: Callable[..., object], *arguments: Any) -> bool:
         log.error("%s: %s", name, e)
         return False
     return True
-
-
-def peer_uid(client: socket.socket) -> int:
-    """The user at the other end of a Unix socket, as the kernel knows it."""
-    if sys.platform == "linux":
-        _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    else:
-        _, uid = struct.unpack_from("2I", client.getsockopt(0, 1, 76))  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred
-    return int(uid)

@@ -55,6 +55,7 @@ class Memory:
     quiet: bool = False  # views carry no banner: whoever asks shows urgent mail apart
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     recalled: deque[tuple[int, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=RECALLS_KEPT))
+    noticed: list[str] | None = None  # notices that were shown last; None: none were yet
     mutex: threading.Lock = field(default_factory=threading.Lock)
     then: Moment | None = None  # the instant of the past that this is the memory of
     moments: moments.Moments = field(default_factory=moments.Moments)

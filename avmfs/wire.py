@@ -2,15 +2,20 @@
 
 Owns the encoding that the writer's socket, the daemon's door and the embedding pipes share. msgpack
 carries None, bool, int, float, str, bytes, list and dict and builds nothing else, so a hostile peer
-can at most send wrong values. Strings may carry surrogate escapes (undecodable names).
+can at most send wrong values. Strings may carry surrogate escapes (undecodable names). And connecting to a peer of the
+right user.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -111,6 +116,23 @@ def limit_waiting(sock: socket.socket, seconds: float) -> None:
     whole, rest = divmod(max(seconds, 0.001), 1)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(rest * 1e6)))
+
+
+def connect(sock: socket.socket, address: str | Path, owner: int | None = 0) -> None:
+    """connect(2), to a process of this user, of root or of ``owner`` (None: of anybody): where a runtime directory was
+    removed, anybody may have made another one, with sockets in it. Raises OSError."""
+    sock.connect(os.fspath(address))
+    if owner is not None and (uid := peer_uid(sock)) not in (0, os.geteuid(), owner):
+        raise PermissionError(errno.EACCES, f"another user listens there (uid {uid})", os.fspath(address))
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel knows it."""
+    if sys.platform == "linux":
+        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    else:
+        _, uid = struct.unpack_from("2I", sock.getsockopt(0, 1, 76))  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred
+    return int(uid)
 
 
 class Assembler:

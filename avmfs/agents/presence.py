@@ -9,6 +9,7 @@ nothing: where the folder cannot be written, an agent is served all the same, an
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import logging
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from avmfs_config.paths import not_own
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,8 @@ class Presence:
         """The agent is here during the block."""
         name = self.folder / f"{os.getpid()}.{next(self._numbers)}"
         try:
+            if problem := not_own(self.folder.parent):
+                raise PermissionError(errno.EACCES, problem)
             with self._mutex:
                 if self._lock is None:
                     self._lock = self._locked()
@@ -69,7 +74,7 @@ class Presence:
         """Of each agent that is here by which routes, and since when (ns) by each."""
         alive: dict[str, bool] = {}
         found: dict[str, dict[str, int]] = {}
-        for name in sorted(os.listdir(self.folder)) if self.folder.is_dir() else ():
+        for name in self._names():
             pid, dot, _ = name.partition(".")
             if pid not in alive:
                 alive[pid] = self._lives(pid)
@@ -81,6 +86,12 @@ class Presence:
                     routes = found.setdefault(agent, {})
                     routes[route] = min(int(since), routes.get(route, int(since)))
         return found
+
+    def _names(self) -> list[str]:
+        """What is in the folder; nothing where the runtime directory is somebody else's by now, so it may be any."""
+        if not self.folder.is_dir() or not_own(self.folder.parent):
+            return []
+        return sorted(os.listdir(self.folder))
 
     def _lives(self, pid: str) -> bool:
         try:

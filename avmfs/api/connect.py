@@ -123,7 +123,7 @@ def _served(
         if holder is None:
             break
         try:
-            return RemoteDoor(Path(holder["socket"]), agent, **asks)
+            return RemoteDoor(Path(holder["socket"]), agent, owner=holder["uid"], **asks)
         except Busy as e:
             # One that comes or goes by itself is a moment without a socket.
             if not holder.get("automatic") or not isinstance(e.__cause__, (OSError, EOFError)):
@@ -143,7 +143,7 @@ def _holder(where: Paths) -> dict[str, Any] | None:
     try:
         return StoreLock(where.database).holder()
     except PermissionError:
-        return {"socket": where.runtime_dir / "avm.sock"}
+        return {"socket": where.runtime_dir / "avm.sock", "uid": None}
 
 
 def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> Door | None:
@@ -154,8 +154,8 @@ def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[s
     holder = _holder(where)
     if holder is None:
         return None
-    key = environ.get("AVM_API_KEY", "")
-    return RemoteDoor(Path(holder["socket"]), agent, timeout_s=within_s, key=key, route="cli")
+    asks: dict[str, Any] = {"key": environ.get("AVM_API_KEY", ""), "route": "cli"}
+    return RemoteDoor(Path(holder["socket"]), agent, timeout_s=within_s, owner=holder["uid"], **asks)
 
 
 def read_all(door: Door, path: str) -> bytes:

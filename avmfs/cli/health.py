@@ -16,7 +16,7 @@ from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import locations, show
 from avmfs.cli.storing import storing
-from avmfs.extras import bring
+from avmfs.extras import bring, version_text
 from avmfs.text.escapes import visible
 
 
@@ -39,7 +39,7 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
 
 
 def _installation() -> Iterator[Finding]:
-    version = importlib.metadata.version("avmfs")
+    version = version_text()
     yield Finding("avmfs", "ok", f"{version}, Python {sys.version.split()[0]}, {Path(__file__).parents[1]}")
     try:
         yield Finding("mcp", "ok", importlib.metadata.version("mcp"))

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from avmfs.api.connect import located, running, who_asks
+from avmfs.closed_streams import drop_output
 from avmfs.errors import AvmError, NotFound
 from avmfs.rpc.client import Door
 
@@ -73,12 +74,15 @@ def answer(
             said = _kept(door, given) if event == END else _said(door, given, event, tokens)
         finally:
             door.close()
-    except (AvmError, OSError, ValueError) as e:
+    except (AvmError, OSError, ValueError, RecursionError) as e:
         if sys.stderr.isatty():
             print(f"avm hook: {e}", file=sys.stderr)
         return
-    if said:
-        print(json.dumps(_formed(client, event, said), ensure_ascii=False))
+    try:
+        if said:
+            print(json.dumps(_formed(client, event, said)), flush=True)  # ASCII: stdout may take no other
+    except OSError:
+        drop_output()
 
 
 def _formed(client: str, event: str, said: str) -> dict[str, Any]:

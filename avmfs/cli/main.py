@@ -13,7 +13,6 @@ import functools
 import importlib
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any, Final, overload
 import click
 
 from avmfs.cli.commands import COMMANDS, GROUPS, example
-from avmfs.closed_streams import stand_in_for_closed
+from avmfs.closed_streams import drop_output, stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Interrupted, Invalid
 from avmfs.text.escapes import visible
 
@@ -256,8 +255,8 @@ def main() -> None:
         code = USAGE
     try:
         sys.stdout.flush()
-    except OSError:  # said above; the interpreter's own try at exit would say it again, with a code of its own
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # said above
+        drop_output()
     sys.exit(code if isinstance(code, int) else OK)
 
 

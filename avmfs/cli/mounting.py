@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 from avmfs_config import ConfigError, Paths, check_agent_id, load_mounts, load_settings
-from avmfs_config.paths import not_own
+from avmfs_config.paths import not_own, too_long
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import LOCAL, locations, show
@@ -94,7 +94,9 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
 @contextlib.contextmanager
 def _alone(where: Paths, instead: str) -> Iterator[None]:
     """While no other command's supervisor goes by the runtime directory's mount.yaml, or is about to. Raises Busy, and
-    Denied for a directory of somebody else."""
+    Denied for a directory of somebody else, Invalid for one with too long a name."""
+    if problem := too_long(where.runtime_dir):
+        raise Invalid(problem, str(where.runtime_dir))
     _unserved(where, instead)  # which says more than that another command has the lock
     where.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if problem := not_own(where.runtime_dir):

@@ -78,7 +78,7 @@ def _stores(config: Path, words_only: bool) -> Iterator[Callable[[str], AVM]]:
         said += [f", path: {json.dumps(str(wanted.path))}"] if wanted.path else []
         here.write_text("".join([*said, "}\n"]))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("AVM_")}
-        environ = {**kept, **{f"AVM_{each}_DIR": name for each in ("CONFIG", "DATA", "RUNTIME")}}
+        environ = {**kept, "AVM_AUTOSTART": "0", **{f"AVM_{each}_DIR": name for each in ("CONFIG", "DATA", "RUNTIME")}}
         embeddings = wanted.enabled and not words_only
         made: list[AVM] = []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import avmfs_config
 import click
 from avmfs_config import check_agent_id, load_mounts
-from avmfs_config.editing import scalar
+from avmfs_config.editing import alone, commit, scalar
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, locations, show, working
@@ -105,10 +105,8 @@ def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | 
         chosen = "embedding:\n  engine: universal            # 16 languages\n" if multilingual else "# embedding:\n"
         wanted[where.config_file] = _CONFIG.format(schema=schema, embedding=chosen)
     for path, content in ({} if dry_run else wanted).items():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = path.with_name(path.name + ".new")
-        made.write_text(content)
-        made.rename(path)
+        with alone(path):
+            commit(path, content)
     did = "would write" if dry_run else "wrote"
     written = "".join(f"{did} {escaped(str(path))}\n" for path in wanted)
     kept = "" if where.config_file in wanted else f"kept {escaped(str(where.config_file))}\n"

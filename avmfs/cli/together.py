@@ -60,8 +60,11 @@ def inbox_(
             gone = memory.call("delete_mail", messages=[*delete] or None)
             show(gone, f"removed {gone['count']}\n")
             return
+        marks = asked.pop("mark_read")
         found = await_mail(lambda step: memory.call("inbox", unread_only=unread, wait=step, **asked), wait)
         show(found["messages"], _lines(found["messages"]) if jsonl else found["text"])
+        if marks and (unseen := [message["id"] for message in found["messages"] if not message["read"]]):
+            _mark_printed(memory, messages=unseen)
         if asked["thread"] is None:
             memory.urgent = ""  # it has just been shown
     if wait and all(message["read"] for message in found["messages"]):
@@ -74,6 +77,12 @@ def pending_(memory: Door) -> None:
     found = memory.call("pending")
     text = found.pop("text")
     show(found, text)
+
+
+def _mark_printed(memory: Door, **which: Any) -> None:
+    """Mark these as read, once they are out: what could not be printed comes again."""
+    sys.stdout.flush()
+    memory.call("mark_read", **which)
 
 
 def _lines(messages: list[dict[str, Any]]) -> str:
@@ -130,8 +139,10 @@ def subscriptions_(action: str, ids: tuple[str, ...], dead: bool, mark_read: boo
             found = memory.call("redeliver", messages=[*ids] or None)
             show(found, f"{found['count']} will be delivered anew\n")
         elif action == "notices":
-            found = memory.call("notices", mark_read=mark_read)
+            found = memory.call("notices")
             show(found["notices"], found["text"])
+            if mark_read and found["notices"]:
+                _mark_printed(memory, notices=[each["id"] for each in found["notices"]])
         elif dead:
             found = memory.call("dead_letters")
             show(found["letters"], found["text"])

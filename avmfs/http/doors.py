@@ -6,6 +6,7 @@ identity, limits, turns and time limits are the door's own. Threads share it; ea
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -170,6 +171,7 @@ class Doors:
                 key=caller.key,
                 route="http",
                 stranger=caller.stranger,
+                owner=os.geteuid(),
             )
         except Denied as e:
             if caller.key:

@@ -5,7 +5,6 @@ Owns how a hint becomes a schema. Nothing of it is written by hand, so it cannot
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import json
 import types
@@ -13,6 +12,7 @@ import typing
 from functools import cache
 from typing import Any, Final, Literal, get_args, get_origin
 
+from avmfs.extras import version_text
 from avmfs.rpc import methods
 from avmfs.signatures import Parameter, parameters
 
@@ -50,7 +50,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "avmfs",
-            "version": importlib.metadata.version("avmfs"),
+            "version": version_text(),
             "description": "The methods of the memory's door, for the agent of the token. Bytes in an answer are"
             ' {"base64": "..."}.',
         },

@@ -6,7 +6,6 @@ before the body is read. A client that hangs up ends its call.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from avmfs.errors import AvmError, Invalid, NotFound, TimedOut, TooBig
+from avmfs.extras import version_text
 from avmfs.http import identity, openapi, values
 from avmfs.http.doors import ALL, Caller, Doors, Line
 from avmfs.rpc import methods
@@ -32,7 +32,7 @@ class Service:
     def __init__(self, doors: Doors, sessions: identity.Sessions, port: int, *, write: bool) -> None:
         """``write``: whether the page may change things."""
         self.doors, self.sessions, self.port, self.write = doors, sessions, port, write
-        self.version = importlib.metadata.version("avmfs")
+        self.version = version_text()
         self._threads = anyio.CapacityLimiter(ALL)
 
     async def in_thread(self, do: Callable[[], T]) -> T:

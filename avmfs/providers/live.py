@@ -8,7 +8,6 @@ lock and no snapshot while it waits.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -205,7 +204,7 @@ class RemoteAsker:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(self._limit)
-                sock.connect(os.fspath(self._path))
+                wire.connect(sock, self._path)
                 wire.send(sock, [operation, [*parts], data, wait, [*by]])
                 names, error = wire.receive(sock)
         except (OSError, EOFError, wire.FrameError) as e:

@@ -55,17 +55,19 @@ class RemoteDoor:
         key: str = "",
         route: str = "",
         stranger: bool = False,
+        owner: int | None = None,
     ) -> None:
+        """``owner``: whose daemon it has to be, where that is known."""
+        how: dict[str, Any] = {"operator": operator, "timeout_s": timeout_s, "key": key, "route": route}
+        how |= {"stranger": stranger, "owner": owner}
         self.urgent = ""
-        self.again = partial(  # another one like this
-            RemoteDoor, address, agent, operator=operator, timeout_s=timeout_s, key=key, route=route, stranger=stranger
-        )
+        self.again = partial(RemoteDoor, address, agent, **how)  # another one like this
         self._mutex = threading.Lock()
         self._number = 0
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.settimeout(timeout_s)
         try:
-            _connect(self._sock, os.fspath(address))
+            _connect(self._sock, address, owner)
             with contextlib.suppress(BrokenPipeError):  # turned away already: what comes next is why
                 greeting = {"v": wire.PROTOCOL, "agent": agent, "operator": operator, "route": route}
                 greeting |= ({"key": key} if key else {}) | ({"stranger": True} if stranger else {})
@@ -135,12 +137,12 @@ def await_mail(ask: Callable[[float], dict[str, Any]], wait: float) -> dict[str,
             return found
 
 
-def _connect(sock: socket.socket, address: str) -> None:
+def _connect(sock: socket.socket, address: Path, owner: int | None) -> None:
     """connect(2), again while it says EAGAIN: more clients at once than fit in the listener's queue."""
     deadline = time.monotonic() + CONNECT_S
     while True:
         try:
-            return sock.connect(address)
+            return wire.connect(sock, address, owner)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise

@@ -72,6 +72,15 @@ def inbox(
 
 
 @method
+def mark_read(memory: Memory, messages: list[int] | None = None, notices: list[str] | None = None) -> dict[str, Any]:
+    """These messages and notices count as read, for who marks what it has shown. {"count"}: how many were unread."""
+    for number in messages or ():
+        _check_number(number)
+    count = memory.mark_read(messages) if messages else 0
+    return {"count": count + (memory.submit("forget_notices", messages=notices)["count"] if notices else 0)}
+
+
+@method
 def delete_mail(memory: Memory, messages: list[int] | None = None) -> dict[str, Any]:
     """Remove messages from one's own mail by number, or all that are read. {"count"}."""
     for number in messages or ():
@@ -183,6 +192,7 @@ def notices(memory: Memory, mark_read: bool = False) -> dict[str, Any]:
     _collect_notices(memory)
     with memory.reading() as reader:
         found = reader.outbox.notices(SHOWN)
+    memory.noticed = [each.message for each in found]
     if mark_read and found:
         memory.submit("forget_notices", messages=[each.message for each in found])
     return {

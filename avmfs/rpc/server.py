@@ -31,7 +31,7 @@ from avmfs_config import Settings, check_agent_id
 from avmfs import calls, metrics, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed, TooBig
-from avmfs.listener import Listener, in_thread, peer_uid
+from avmfs.listener import Listener, in_thread
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.rpc.client import REQUEST_LIMIT
@@ -90,7 +90,7 @@ class _Door:
             return 0.0 if self._owed else time.monotonic() - self._asked
 
     def admit(self, client: socket.socket) -> None:
-        uid = peer_uid(client)
+        uid = wire.peer_uid(client)
         own = uid in (os.geteuid(), 0)
         with self._mutex:
             full = self._clients.total() >= CLIENTS or self._clients[uid] >= (

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
-from functools import lru_cache
-from importlib import metadata
-from pathlib import Path
 from typing import Final
 
 from avmfs import calls
 from avmfs.errors import NotFound
+from avmfs.extras import version_text
 from avmfs.memory import Memory
 from avmfs.signatures import Parameter
 from avmfs.text import sniff
@@ -88,16 +85,6 @@ def _tokens(memory: Memory, node: int) -> int | None:
         return None
     text = sniff.decode(data)
     return None if text is None else memory.around.engine.counter.count(text)
-
-
-@lru_cache(maxsize=1)
-def version_text() -> str:
-    """As installed; from a bare checkout, as pyproject.toml says."""
-    try:
-        return metadata.version("avmfs")
-    except metadata.PackageNotFoundError:
-        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-        return str(project["project"]["version"])
 
 
 @view("data", "file", summary="its bytes, as they are", past=True, shows_bytes=True)

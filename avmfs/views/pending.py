@@ -50,6 +50,7 @@ def waiting(memory: Memory) -> Waiting:
         counts = reader.mail.counts().unread
         unread = {name: counts[name] for name in ("urgent", "normal")}
         notices = reader.outbox.notices(NOTICES) if memory.who.key is None else []
+        memory.noticed = [each.message for each in notices]
         return Waiting(unread, notices, files, [each for each in marked if each[1]])
 
 
@@ -90,13 +91,14 @@ def pending(ctx: Context) -> str:
     return shown(waiting(ctx.memory), ctx.memory)
 
 
-@writes("pending", "anything, even nothing: the notices of subscriptions that it shows are read", empty_write=True)
+@writes("pending", "anything, even nothing: the notices of subscriptions it showed last are read", empty_write=True)
 def write_pending(ctx: Context, text: str) -> None:
+    shown, hidden = ctx.memory.noticed, set[str]()
     with ctx.memory.reading() as reader:
         found = [each.message for each in reader.outbox.notices(NOTICES)]
         if len(found) < NOTICES:
-            found = reader.outbox.arrived()  # with them goes what cannot be shown
-    ctx.memory.submit("forget_notices", messages=found)
+            hidden = {*reader.outbox.arrived()}.difference(found)  # with them goes what cannot be shown
+    ctx.memory.submit("forget_notices", messages=[*(found if shown is None else shown), *hidden])
 
 
 @view("feed", "directory", summary="what agents did below it, newest first")

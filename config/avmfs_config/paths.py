@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from avmfs_config.errors import ConfigError
 
+LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux
 _VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\}|(?P<broken>\{))", re.ASCII)
 
 
@@ -79,6 +80,13 @@ def not_own(directory: Path) -> str:
     if not stat.S_ISDIR(found.st_mode):
         return "not a directory"
     return "" if found.st_uid == os.geteuid() else f"belongs to another user (uid {found.st_uid})"
+
+
+def too_long(runtime_dir: Path) -> str:
+    """Why no socket can be in this runtime directory; "" where one can."""
+    if len(os.fsencode(runtime_dir / "control.sock")) <= LONGEST_SOCKET_PATH:
+        return ""
+    return "too long for the names of sockets; set AVM_RUNTIME_DIR to a shorter path"
 
 
 def real_place(mountpoint: Path) -> Path:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from avmfs_config import Paths
 
 from avmfs import wire
-from avmfs.listener import Listener, peer_uid
+from avmfs.listener import Listener
 from avmfs.store.files.store_lock import StoreLock, daemon_in
 from avmfs_daemon import runtime
 from avmfs_daemon.framed_stream import FRAME_LIMIT, Closed, FramedStream
@@ -43,6 +43,10 @@ class NotRunning(Exception):
 
 class ControlError(Exception):
     """The daemon answered that it could not; `str()` is why."""
+
+
+class Unreachable(ControlError):
+    """Whether one listens there cannot be found out."""
 
 
 class Peer:
@@ -107,7 +111,7 @@ class ControlServer:
         sock = self._listener.accept()
         if sock is None:
             return
-        if len(self._peers) >= PEERS or peer_uid(sock) not in (os.geteuid(), 0):
+        if len(self._peers) >= PEERS or wire.peer_uid(sock) not in (os.geteuid(), 0):
             sock.close()
             return
         peer = Peer(self, FramedStream(sock.detach(), FRAME_LIMIT), time.monotonic() + PATIENCE_S)
@@ -136,6 +140,11 @@ def reached(paths: Paths, do: Callable[[Path], T]) -> T:
     or ControlError."""
     try:
         return do(paths.runtime_dir / runtime.CONTROL)
+    except Unreachable:
+        holder = _holder(paths.database)
+        if holder is None or (there := Path(holder["socket"]).parent) == paths.runtime_dir:
+            raise
+        return do(there / runtime.CONTROL)
     except NotRunning:
         deadline = time.monotonic() + MADE_ANEW_S
         while (holder := _holder(paths.database)) is not None:
@@ -208,11 +217,11 @@ def _asked(path: Path, operation: str, timeout_s: float) -> Iterator[tuple[socke
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
         try:
-            sock.connect(os.fspath(path))
+            wire.connect(sock, path, 0 if os.geteuid() else None)  # root may ask the daemon of any user
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             raise NotRunning("avm-daemon is not running") from None
         except OSError as e:
-            raise ControlError(f"{path}: {e.strerror or e}") from None
+            raise Unreachable(f"{path}: {e.strerror or e}") from None
         try:
             wire.send(sock, {"v": wire.PROTOCOL, "do": operation})
             reply = wire.receive(sock, limit=16 * FRAME_LIMIT)

@@ -25,7 +25,7 @@ import time
 from typing import Any
 
 MESSAGE = 64 * 1024
-PATIENCE_S = 5.0  # for a peer to take its answer
+PATIENCE_S = 5.0  # for a peer to take its answer, and for the first one to come
 
 
 class FdStore:
@@ -38,7 +38,7 @@ class FdStore:
         self._entries: dict[str, dict[str, int]] = {}
         self._about: dict[str, Any] = {}
         self._watching: set[socket.socket] = set()
-        self._alone_since = time.monotonic()
+        self._alone_since = time.monotonic() + PATIENCE_S  # whoever has started it comes
         self._ended = False
 
     def run(self) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from avmfs_config import Mount
 
+from avmfs import wire
 from avmfs.store.files.displaced import OpenStoreFiles
 from avmfs_daemon import fdstore, runtime
 from avmfs_daemon.mountpoint import mounts_at
@@ -55,7 +56,7 @@ class _Line:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(ANSWER_S)
         try:
-            self.sock.connect(os.fspath(path))
+            wire.connect(self.sock, path)
         except OSError as e:
             self.sock.close()
             raise FdStoreLost(f"{path}: {e.strerror or e}") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from avmfs.closed_streams import stand_in_for_closed
+from avmfs.closed_streams import drop_output, stand_in_for_closed
 from avmfs.errors import AvmError
 from avmfs.providers.handler import apart, find_handler
 from avmfs.text.escapes import visible
@@ -95,7 +95,7 @@ def status(as_json: bool) -> None:
     """Show the daemon, its mounts, the embedding model and the store; exit 1 where one of them has failed."""
     answer = _ask("status")
     click.echo(json.dumps(answer, indent=2, sort_keys=True) if as_json else status_text(answer))
-    failed = answer["problem"] or answer["embedding"]["state"] == "failed"
+    failed = answer["problem"] or answer["embedding"]["state"] == "failed" or "error" in answer["store"]
     if failed or any(mount["state"] == "failed" for mount in answer["mounts"]):
         sys.exit(1)
 
@@ -149,8 +149,7 @@ def main() -> None:
         cli()
     except OSError as e:  # of this machine's files: an unwritable directory, a full disk below stdout
         complain(str(e))
-        # What stdout did not take is dropped, or the interpreter would try again and end with a code of its own.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(1)
 
 

@@ -104,7 +104,8 @@ class Premises:
     def admit(self, settings: Settings) -> None:
         """Let in who may come by these settings."""
         self._settings = settings
-        with contextlib.suppress(FileNotFoundError):  # it will be made with these
+        with contextlib.suppress(RuntimeProblem, OSError):  # it will be made with these
+            runtime.check_own(self._directory)
             self._directory.chmod(0o711 if runtime.serves_others(settings) else 0o700)
             (self._directory / runtime.DOOR).chmod(runtime.door_mode(settings))
 
@@ -140,6 +141,12 @@ class Premises:
         except (RuntimeProblem, OSError) as e:
             children_of.halt(writer)
             return f"nothing is written to {self._database}: {e}"
+        try:
+            if self._directory.is_dir():
+                runtime.check_own(self._directory)
+        except (RuntimeProblem, OSError) as e:
+            children_of.halt([])  # who starts opens files there, which may lead anywhere
+            return f"nothing is opened in the runtime directory: {e}"
         children_of.go_on()
         try:
             self._renew_directory(children_of, anew)

@@ -7,6 +7,7 @@ directory's lock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import Settings
-from avmfs_config.paths import not_own
+from avmfs_config.paths import not_own, too_long
 
+from avmfs import metrics
+from avmfs.agents import presence
 from avmfs.errors import Busy
 from avmfs.store.files.displaced import OpenStoreFiles
 from avmfs.store.files.store_lock import StoreLock
@@ -33,7 +36,6 @@ LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
 OUTBOX = "outbox.lock"  # of who delivers
 BACKLOG = 256
 KILLED_S = 2.0  # for the kernel to end what was killed
-LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux
 
 
 class RuntimeProblem(Exception):
@@ -42,8 +44,8 @@ class RuntimeProblem(Exception):
 
 def make_directory(path: Path, *, traversable: bool) -> None:
     """Create or check the directory; `traversable` lets other users reach the sockets in it by name."""
-    if len(os.fsencode(path / CONTROL)) > LONGEST_SOCKET_PATH:
-        raise RuntimeProblem(f"{path}: too long for the names of sockets; set AVM_RUNTIME_DIR to a shorter path")
+    if problem := too_long(path):
+        raise RuntimeProblem(f"{path}: {problem}")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as e:
@@ -170,6 +172,8 @@ def remember(directory: Path, mountpoints: Mapping[Path, int]) -> OpenStoreFiles
     Where that cannot be written (a full disk) the note before stays: serving and an end in order do not need it."""
     new = directory / (STATE + ".new")
     try:
+        if problem := not_own(directory):  # by now: names in it may lead anywhere
+            raise PermissionError(errno.EACCES, problem)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w") as file:
             json.dump(
@@ -210,6 +214,7 @@ def clean_up(directory: Path, keep: Collection[Path] = (), awaited: Collection[P
         remember(directory, kept)
     for name in (*([] if kept else [STATE]), WRITER, INDEX, DOOR, LIVE, CONTROL):
         (directory / name).unlink(missing_ok=True)
-    for left in (*([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
+    shown = [directory / presence.FOLDER, directory / metrics.FOLDER]  # nobody is here any more
+    for left in (*shown, *([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)
     return count

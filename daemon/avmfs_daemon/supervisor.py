@@ -11,12 +11,10 @@ Children come from the fork server and have never seen torch.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import os
 import secrets
 import selectors
-import shutil
 import signal
 import socket
 import time
@@ -27,10 +25,11 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 from avmfs_config.http import check_tls
+from avmfs_config.paths import LONGEST_SOCKET_PATH
 
-from avmfs import metrics
-from avmfs.agents import anchors, backups, presence, reranking
+from avmfs.agents import anchors, backups, reranking
 from avmfs.errors import AvmError, StoreFailed
+from avmfs.extras import version_text
 from avmfs.logs import log_of_daemon
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -78,6 +77,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._service = EmbeddingService()
         self._notifier = from_environment()
+        self._version = version_text()  # of what runs: another one may be installed meanwhile
         self._stopping = self._reload_wanted = False
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
         self._key = secrets.token_bytes(32)
@@ -129,12 +129,9 @@ class Supervisor:
         stack.callback(self._takeover.clean_up)
         self._takeover.clean_up()
         writer = directory / runtime.WRITER
-        for shown in (presence.FOLDER, metrics.FOLDER):  # nobody is here any more
-            stack.callback(shutil.rmtree, directory / shown, ignore_errors=True)
-        shutil.rmtree(directory / metrics.FOLDER, ignore_errors=True)
         self._takeover.remember([])
         self._premises.open(stack, lambda: open_attached(path, writer, ANYBODY, proof(self._key, ANYBODY)))
-        context = forkserver.start(directory, runtime.LONGEST_SOCKET_PATH)
+        context = forkserver.start(directory, LONGEST_SOCKET_PATH)
         stack.callback(forkserver.stop)
         self._catch_signals(stack)
         self._control = control.ControlServer(self._premises.control, self._selector, self._requested)
@@ -382,9 +379,11 @@ class Supervisor:
         to_come = [Child(f"mount {mount.agent_id}", "mount", mount) for mount in self._to_come]
         store["writer_pid"] = self._writer.current.pid if self._writer.current else None
         store["writer_state"] = self._writer.state
+        if self._writer.state == "failed":
+            store["error"] = f"no writer: {self._writer.error}"
         return {
             "pid": os.getpid(),
-            "version": importlib.metadata.version("avmfs"),
+            "version": self._version,
             "mounts": [
                 child.status() | {"unread": unread.get(child.mount.agent_id, 0)}
                 for child in [*self._children.all, *to_come]

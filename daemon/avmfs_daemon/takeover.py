@@ -2,8 +2,8 @@
 
 Owns the holder on the supervisor's side: finding one that outlived a supervisor before, which of its mounts can be gone
 on with, an entry of the fd store for every new mount, another store when that one ends. And the note of what is
-mounted. Called by the supervisor's loop alone. Without a holder (macOS, the portable front end) nothing is held, and
-mounts are made anew after a kill.
+mounted. Called by the supervisor's loop alone. Without a holder (macOS, the portable front end, AVM_HOLD_S=0) nothing
+is held, and mounts are made anew after a kill.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import logging
 import os
 import secrets
 import selectors
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
-from avmfs_config import Mount
-from avmfs_config.paths import real_place
+from avmfs_config import ConfigError, Mount
+from avmfs_config.paths import not_own, real_place
 
 from avmfs.errors import Invalid
 from avmfs.fuse import handover
@@ -29,6 +31,9 @@ from avmfs_daemon.mountpoint import Mountpoint, MountpointError
 
 log = logging.getLogger(__name__)
 
+LONGEST_S: Final = 86400.0  # that mounts are held
+LIVES_S: Final = 1.0  # a holder at least, or the next one has to wait
+
 
 class Takeover:
     """Until `settle`, what a run before left is for the next start where this one fails."""
@@ -36,12 +41,13 @@ class Takeover:
     def __init__(self, directory: Path, mounts: Collection[Mount], database: Path, environ: Mapping[str, str]) -> None:
         self._holding: FdStoreClient | None = None
         self._replace: Callable[[], None] = lambda: None
+        self._replaced_at = time.monotonic()
         self._inherited: dict[Mount, tuple[str, Mountpoint]] = {}
         self._directory = directory
         self._left = runtime.remembered(directory)  # mountpoints that no child has yet, and their modes
         self._awaited = [mount.mountpoint for mount in mounts]
-        if not forkserver.SPAWNS and front_end(environ) == "linux":
-            self._holding = FdStoreClient(directory, float(environ.get("AVM_HOLD_S", LIMIT_S)))
+        if not forkserver.SPAWNS and front_end(environ) == "linux" and (limit_s := _hold_s(environ)):
+            self._holding = FdStoreClient(directory, limit_s)
             self._take_over(self._holding, mounts, database)
 
     @property
@@ -55,7 +61,10 @@ class Takeover:
 
     def clean_up(self) -> None:
         """At the beginning and at the end: what was left goes, but for what is gone on with, and for dead mounts where
-        another one is to come."""
+        another one is to come. In a directory that is somebody else's by now nothing is."""
+        with contextlib.suppress(FileNotFoundError):
+            if not_own(self._directory):
+                return
         runtime.clean_up(self._directory, self.mountpoints, self._awaited)
         inherited = {mountpoint.path: mountpoint.mode for _, mountpoint in self._inherited.values()}
         self._left = runtime.remembered(self._directory) | inherited
@@ -189,6 +198,7 @@ class Takeover:
         holding = self._holding
 
         def replace() -> None:
+            self._replaced_at = time.monotonic()
             holding.again()
             self.watch(selector, children)
             self._replace = lambda: None
@@ -197,6 +207,8 @@ class Takeover:
                     holding.put(child.fd_entry, BELOW, child.mountpoint.descriptor)
 
         self._replace = replace
+        if time.monotonic() - self._replaced_at < LIVES_S:  # it dies at its start: `keep` tries again
+            return
         with contextlib.suppress(runtime.RuntimeProblem, OSError):  # perhaps no runtime directory just now: see `keep`
             replace()
 
@@ -211,3 +223,12 @@ class Takeover:
                         break
             else:
                 holding.discard(fd_entry)
+
+
+def _hold_s(environ: Mapping[str, str]) -> float:
+    """What AVM_HOLD_S says; 0: nothing is held. Raises ConfigError."""
+    text = environ.get("AVM_HOLD_S") or str(LIMIT_S)
+    with contextlib.suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= LONGEST_S:
+            return seconds
+    raise ConfigError("environment", "AVM_HOLD_S", f"expected seconds from 0 to {LONGEST_S:g}, not {text!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -278,3 +279,19 @@ def test_a_question_that_comes_before_the_model_is_loaded_is_answered_by_meaning
         return "trim NVDA" in said and "unavailable" not in said
 
     until(by_meaning)
+
+
+@pytest.mark.parametrize("settings", ["embedding: {engine: static}\n"])
+def test_the_playground_starts_none_for_its_own_memory(fresh: Shell) -> None:
+    folder = Path(fresh.environ["AVM_CONFIG_DIR"]).parent / "tmp"
+    folder.mkdir()
+    fresh.environ["TMPDIR"] = str(folder)
+    assert "nothing is left behind" in fresh.out("playground", "--yes")
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"AVM_DATA_DIR={folder}/".encode() in (process / "environ").read_bytes():
+                left.append(int(process.name))
+    for pid in left:  # of its own, and of no use to anybody
+        os.kill(pid, signal.SIGKILL)
+    assert not left

@@ -516,6 +516,19 @@ def test_init(alone: Shell, tmp_path: Path) -> None:
     assert "twice" in alone.complaint("init", "alice", "alice", "--force", code=2, agent=None)
 
 
+def test_init_follows_links_to_where_the_files_are_kept(alone: Shell, tmp_path: Path) -> None:
+    folder, kept = Path(alone.environ["AVM_CONFIG_DIR"]), {}
+    for name in ("mounts.yaml", "config.yaml"):  # one is there, the other is not yet
+        kept[name] = tmp_path / "dotfiles" / name
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(kept[name])
+    kept["mounts.yaml"].parent.mkdir()
+    kept["mounts.yaml"].write_text("mounts: []\n")
+    alone.run("init", "alice", "--force", agent=None)
+    assert all((folder / name).readlink() == kept[name] for name in kept)
+    assert "agent_id: alice" in kept["mounts.yaml"].read_text() and "embedding" in kept["config.yaml"].read_text()
+
+
 def daemon_check(shell: Shell) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "avmfs_daemon", "check"]
     return subprocess.run(command, env=shell.environ, capture_output=True, text=True, timeout=LIMIT_S)

@@ -55,6 +55,33 @@ def test_closed_and_full_streams_are_an_error_and_no_traceback(alone: Shell) -> 
         assert bash(alone, f"$P hook --client claude -a alice prompt {line}") == (0, "", "")
 
 
+def test_a_hook_ends_well_wherever_its_output_goes(world: World) -> None:
+    shell = Shell({**world.environ, "AVM_HOOK_S": "60"})
+    shell.run("write", "/shared/port.md", "Порт базы данных теперь 6543.", agent="alice")
+    hook = "$P hook --client claude -a alice"
+    asked = json.dumps({"prompt": "какой теперь порт базы данных"})
+    assert bash(shell, f"echo '{{}}' | {hook} session-start >/dev/full") == (0, "", "")
+    assert bash(shell, f"echo '{{}}' | {hook} --json session-start >/dev/full") == (0, "", "")
+    assert bash(shell, f"head -c 500000 /dev/zero | tr '\\0' '[' | {hook} prompt") == (0, "", "")
+    code, out, said = bash(shell, f"echo '{asked}' | PYTHONIOENCODING=ascii {hook} prompt")
+    assert (code, said) == (0, "") and "теперь 6543" in json.loads(out)["hookSpecificOutput"]["additionalContext"]
+
+
+def test_what_could_not_be_printed_stays_unread(alone: Shell) -> None:
+    alone.run("write", "/private/a", "whoever has written can be told")
+    alone.run("subscribe", "/shared/*")
+    alone.run("write", "/shared/b", "x", agent="bob")
+    alone.run("tell", "alice", "hello", agent="bob")
+    mail, notices = ("inbox", "--unread"), ("subscriptions", "notices")
+    for line in ("inbox --unread -m --jsonl", "subscriptions notices --mark-read"):
+        code, _, said = bash(alone, f"$P {line} >/dev/full")
+        assert code == 1 and "[Errno " in said
+    for shown, marks in ((mail, "-m"), (notices, "--mark-read")):
+        assert (found := json.loads(alone.out("--json", *shown)))
+        assert json.loads(alone.out("--json", *shown, marks)) == found
+        assert json.loads(alone.out("--json", *shown)) == []
+
+
 def test_a_daemon_and_an_mcp_server_start_with_all_streams_closed(alone: Shell, tmp_path: Path) -> None:
     (Path(alone.environ["AVM_CONFIG_DIR"]) / "mounts.yaml").write_text("mounts: []\n")
     assert bash(alone, "$P status >/dev/full", "avmfs_daemon")[0] == 1

@@ -78,6 +78,9 @@ MISTAKES = {
         "set AVM_RUNTIME_DIR",
         "avm -a alice ls",
     ),
+    "a socket's path too long for a mount": Mistake(
+        "AVM_RUNTIME_DIR=$R/$(printf 'x%.0s' $(seq 120)) avm mount alice ~/m", 2, "set AVM_RUNTIME_DIR"
+    ),
     "no HOME, no home directory": Mistake(f"env -u HOME {HOMELESS} avm -a alice ls", 0, ""),
     "a home that cannot be written": Mistake(
         "HOME=/proc avm -a alice ls", 1, "/proc", f"HOME=/proc {HOMELESS} avm -a alice ls"

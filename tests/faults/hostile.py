@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from avmfs_daemon import child, children, supervisor
 from avmfs_daemon.child_spec import ChildSpec
 from avmfs_daemon.cli_context import paths_and_environ
-from avmfs_daemon.entrypoints import Entries, run_mount
+from avmfs_daemon.entrypoints import Entries, run_mount, run_writer
 from avmfs_daemon.start import leave, serve
 
 from avmfs import wire
@@ -79,7 +79,9 @@ def mount(spec: ChildSpec) -> None:
 
 
 def writer(spec: ChildSpec) -> None:
-    """One that does not get ready, in which way $WRITER says."""
+    """One that does not get ready, in which way $WRITER says, or whose successors do not."""
+    if os.environ["WRITER"] == "once" and spec.first:
+        run_writer(spec)
     if os.environ["WRITER"] == "hangs":
         spec.control.poll(None)
     os._exit(3)

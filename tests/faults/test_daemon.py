@@ -856,6 +856,18 @@ def test_programs_can_read_the_status(daemon: Daemon) -> None:
     daemon.command("dance", expect=2)
 
 
+def test_what_runs_tells_its_own_version_when_another_one_is_installed(daemon: Daemon) -> None:
+    told = daemon.root / "installed/avmfs-9.9.dist-info/METADATA"
+    told.parent.mkdir(parents=True)
+    told.write_text("Metadata-Version: 2.1\nName: avmfs\nVersion: 9.9\n")
+    daemon.environ["PYTHONPATH"] = f"{told.parent.parent}{os.pathsep}{daemon.environ['PYTHONPATH']}"
+    daemon.forks = False
+    daemon.mounts("alice")
+    daemon.start()
+    told.write_text("Metadata-Version: 2.1\nName: avmfs\nVersion: 9.10\n")
+    assert daemon.status()["version"] == "9.9"
+
+
 @pytest.mark.logs("the configuration stays as it was", "the writer has the rules in force")
 def test_a_reload_whose_rules_the_writer_has_not_confirmed_is_none(daemon: Daemon) -> None:
     daemon.settings(QUIET + "default_access: rw\n")

@@ -78,3 +78,11 @@ def test_a_child_that_cannot_start_is_failed_with_its_reason_and_tried_ever_more
         with pytest.raises(PermissionError):
             (daemon.at("eve-dies") / "lost").write_text("nothing covers it")
     (daemon.at("eve-dies") / "ordinary").write_text("text")
+
+
+def test_status_fails_with_the_reason_while_there_is_no_writer(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    with running(daemon, WRITER="once"):
+        os.kill(daemon.family()["writer"], signal.SIGKILL)
+        wait(lambda: daemon.status()["store"]["writer_state"] == "failed")
+        assert "no writer: ended with status 3" in daemon.command("status", expect=1)

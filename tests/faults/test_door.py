@@ -708,6 +708,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "tell": {"recipient": "bob", "body": "b"},
     "inbox": {},
     "delete_mail": {},
+    "mark_read": {},
     "unread": {},
     "pending": {},
     "warmup": {},

@@ -615,6 +615,17 @@ def test_nobody_waits_for_a_supervisor_for_ever(daemon: Daemon) -> None:
     assert _works(daemon.at("alice") / "memory/x")
 
 
+def test_without_a_holder_mounts_are_made_anew(daemon: Daemon) -> None:
+    daemon.environ["AVM_HOLD_S"] = "0"
+    daemon.mounts("alice")
+    daemon.start()
+    assert "holder" not in daemon.family() and daemon.mount("alice")["survives"] != "resume"
+    assert _works(daemon.at("alice") / "memory/x")
+    os.kill(pid := daemon.family()["alice"], signal.SIGKILL)
+    wait(lambda: daemon.mount("alice")["pid"] not in (pid, None) and daemon.state("alice") == "ready")
+    assert _works(daemon.at("alice") / "memory/y")
+
+
 def test_a_killed_holder_is_replaced_and_mounts_still_survive(mounted: Mounted) -> None:
     with opened(mounted.memory / "file", os.O_WRONLY | os.O_CREAT) as file:
         os.write(file, b"before ")

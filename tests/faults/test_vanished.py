@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from avmfs.errors import Busy
+from avmfs.store.client.client import WriterClient
 from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.identity import OPERATOR
 from tests.faults.daemons import LIMIT_S, Daemon, alive, wait
 from tests.small_disks import small_disk
 
@@ -349,6 +352,8 @@ def test_who_took_the_lock_meanwhile_writes_alone(serving: Daemon) -> None:
 
 def test_commands_find_the_daemon_wherever_its_runtime_directory_is(serving: Daemon) -> None:
     pid, there_before = serving.status()["pid"], serving.environ["AVM_RUNTIME_DIR"]
+    serving.environ["AVM_RUNTIME_DIR"] = f"/tmp/{'x' * 120}"  # where there can be no socket
+    assert serving.status()["pid"] == pid
     serving.environ["AVM_RUNTIME_DIR"] = str(serving.root / "elsewhere")
     assert serving.status()["pid"] == pid
     assert "0 added" in serving.command("reload")
@@ -372,6 +377,65 @@ def test_a_daemon_that_cannot_be_asked_is_named_and_a_second_one_does_not_start(
     assert f"already running (pid {pid})" in serving.command("start", expect=1)
     serving.environ["AVM_RUNTIME_DIR"] = str(serving.run)
     serving.run.unlink()
+    wait(lambda: (serving.run / "control.sock").exists() and there(serving))
+    assert (serving.at("bob") / "shared/meanwhile").read_text() == "written"
+    works(serving, "after")
+
+
+STRANGER = """
+import os, select, socket, sys
+listeners = []
+for name in sys.argv[2:]:
+    listeners.append(socket.socket(socket.AF_UNIX))
+    listeners[-1].bind(f"{sys.argv[1]}/{name}")
+os.setgroups([])
+os.setuid(65534)
+for each in listeners:
+    each.listen()
+print("listening", flush=True)
+while True:
+    for each in select.select(listeners, [], [])[0]:
+        client, _ = each.accept()
+        print("heard" if client.recv(1) else "nothing", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_another_user_s_directory_in_place_of_the_removed_one_is_left_alone(serving: Daemon) -> None:
+    """As anybody may make /tmp/avm-UID once a cleaner has removed it: with links to that user's files, and sockets."""
+    precious = {name: serving.root / f"precious-{name}" for name in ("daemon.lock", "state.json.new")}
+    folder, pids = serving.root / "documents", serving.family()
+    folder.mkdir()
+    for file in (*precious.values(), folder / "1"):
+        file.write_text("precious\n" * 100)
+    os.kill(pids["supervisor"], signal.SIGSTOP)
+    try:
+        vanish(serving)
+        serving.run.mkdir(mode=0o777)
+        serving.run.chmod(0o777)
+        for name, file in precious.items():
+            (serving.run / name).symlink_to(file)
+        (serving.run / "present").symlink_to(folder)
+        os.chown(serving.run, 65534, 65534)
+        command = [sys.executable, "-c", STRANGER, str(serving.run), "avm.sock", "writer.sock"]
+        stranger = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        serving.pids.add(stranger.pid)
+        assert stranger.stdout is not None and stranger.stdout.readline() == "listening\n"
+    finally:
+        os.kill(pids["supervisor"], signal.SIGCONT)
+    wait(lambda: f"{serving.run}: belongs to another user (uid 65534)" in serving.log())
+    assert "another user listens there" in avm(serving, "write", "/shared/note", "secret", expect=75)
+    with pytest.raises(Busy):
+        WriterClient(serving.run / "writer.sock", "*", b"", 0.2).submit(OPERATOR, "enroll", {})
+    (serving.at("alice") / "shared/meanwhile").write_text("written")
+    (serving.at("bob") / ":agents").read_bytes()  # who is here
+    os.kill(pids["supervisor"], signal.SIGHUP)
+    wait(lambda: "reloaded; mounts: " in serving.log())
+    stranger.kill()
+    assert {*stranger.communicate(timeout=LIMIT_S)[0].split()} == {"nothing"}
+    assert {file.read_text() for file in (*precious.values(), folder / "1")} == {"precious\n" * 100}
+    assert [each.name for each in folder.iterdir()] == ["1"]
+    shutil.rmtree(serving.run)
     wait(lambda: (serving.run / "control.sock").exists() and there(serving))
     assert (serving.at("bob") / "shared/meanwhile").read_text() == "written"
     works(serving, "after")

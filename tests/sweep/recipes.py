@@ -153,7 +153,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         ),
         **dict.fromkeys(("url", "webhook"), ("http://127.0.0.1:9/", "https://example.com/x")),
         **dict.fromkeys(
-            ("id", "ids", "messages", "anchor", "agreed", "key", "group", "capability"),
+            ("id", "ids", "messages", "notices", "anchor", "agreed", "key", "group", "capability"),
             ("1", "x", "sudo", "search_all"),
         ),
     }

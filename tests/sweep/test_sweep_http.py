@@ -94,8 +94,8 @@ def test_every_method_answers_as_the_door_does(web: Web, tokens: dict[str, str],
 
 # Whose answer is another one each time.
 CHANGING = {
-    "agents", "create_key", "remember", "tell", "snapshot", "delete_mail", "recent", "watch", "audit_anchor", "sign_in",
-    "remember_many", "replay", "claim", "claim_next", "write",
+    "agents", "create_key", "remember", "tell", "snapshot", "delete_mail", "mark_read", "recent", "watch",
+    "audit_anchor", "sign_in", "remember_many", "replay", "claim", "claim_next", "write",
 }  # fmt: skip
 
 

@@ -23,10 +23,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from avmfs_config import Mount, Settings, default_settings
+from avmfs_config import ConfigError, Mount, Settings, default_settings
 from avmfs_config.gossip import Endpoint
 from avmfs_config.http import HttpSettings
 from avmfs_daemon import child_runtime, control, fdstore_client, forkserver, runtime, status_text, supervisor
+from avmfs_daemon import takeover as takeover_module
 from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.children import Children
@@ -319,6 +320,42 @@ def test_a_holder_that_cannot_be_replaced_is_tried_again(
         takeover.keep()
         assert selector.get_map() and takeover.holder_pid not in (0, before)
     takeover.end()
+
+
+@pytest.mark.skipif(forkserver.SPAWNS, reason="has no holder")
+def test_a_holder_that_ends_at_its_start_is_not_replaced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover_module, "LIVES_S", 1000.0, raising=False)
+    takeover = Takeover(tmp_path, [], tmp_path / "avm.db", {})
+    before = takeover.holder_pid
+    assert before
+    with selectors.DefaultSelector() as selector:
+        takeover.watch(selector, list)
+        os.kill(before, signal.SIGKILL)
+        ((key, mask),) = selector.select(300)
+        key.data(mask)
+        assert not selector.get_map() and takeover.holder_pid == before
+        takeover.keep()  # at the supervisor's next look
+        assert selector.get_map() and takeover.holder_pid not in (0, before)
+    takeover.end()
+
+
+@pytest.mark.skipif(forkserver.SPAWNS, reason="has no holder")
+def test_how_long_mounts_are_held_is_a_number_of_seconds(tmp_path: Path) -> None:
+    for text in ("1m", "-1", "inf", "nan"):
+        with pytest.raises(ConfigError, match="environment: AVM_HOLD_S: expected seconds"):
+            Takeover(tmp_path, [], tmp_path / "avm.db", {"AVM_HOLD_S": text})
+    none = Takeover(tmp_path, [], tmp_path / "avm.db", {"AVM_HOLD_S": "0"})
+    assert none.holder_pid is None
+    none.end()
+    for text in ("", "0.001"):
+        takeover = Takeover(tmp_path, [], tmp_path / "avm.db", {"AVM_HOLD_S": text})
+        with selectors.DefaultSelector() as selector:
+            takeover.watch(selector, list)
+            takeover.discard("none")  # which it answers
+            assert takeover.holder_pid and not selector.select(0)
+        takeover.end()
 
 
 def test_a_mount_whose_directory_cannot_be_looked_at_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

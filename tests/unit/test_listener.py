@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from avmfs.listener import Listener, peer_uid
+from avmfs import wire
+from avmfs.listener import Listener
 
 
 @contextlib.contextmanager
@@ -47,7 +48,7 @@ def test_nobody_is_no_client_and_a_client_is_blocking(listening: tuple[socket.so
     assert listener.accept() is None
     with connected(listening[1]) as client:
         accepted = listener.accept()
-        assert accepted is not None and accepted.getblocking() and peer_uid(accepted) == os.getuid()
+        assert accepted is not None and accepted.getblocking() and wire.peer_uid(accepted) == os.getuid()
         client.sendall(b"x")
         assert accepted.recv(1) == b"x"
         accepted.close()

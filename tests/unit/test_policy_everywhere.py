@@ -582,6 +582,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "subscribe": [{"pattern": f"{SPACE}/*"}],
     "unsubscribe": [{"pattern": f"{SPACE}/*"}],
     "delete_mail": [{}],
+    "mark_read": [{}, {"messages": [1]}, {"notices": ["x"]}],
     "pending": [{}],
     "unread": [{}],
     "delta": [{"path": "/memory", "peek": True}, {"path": _X, "peek": True}],

@@ -151,6 +151,21 @@ def test_what_is_marked_as_read_has_been_shown(world: World) -> None:
     assert [line.rpartition("/")[2] for line in told if "write" in line] == [f"{number}.md v1" for number in range(60)]
 
 
+def test_a_notice_that_comes_after_the_others_were_shown_is_not_marked_with_them(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})
+    alice.put("/shared/shown.md", "x")
+    bob.memory.store.match_subscriptions(calls.go_on)
+    bob.memory.submit("collect_notices")
+    assert [line.rpartition("/")[2] for line in pending(world)[1:]] == ["shown.md", "shown.md v1"]
+    alice.put("/shared/later.md", "x")
+    bob.memory.store.match_subscriptions(calls.go_on)
+    bob.memory.submit("collect_notices")
+    for _ in range(2):
+        bob.echo("", "/:pending")
+    assert [line.rpartition("/")[2] for line in pending(world)[1:]] == ["later.md", "later.md v1"]
+
+
 def test_a_notice_that_comes_while_others_are_marked_is_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob, notices = world.agent("alice"), world.agent("bob"), OutboxReader.notices
     methods.call(bob.memory, "subscribe", {"pattern": "/memory/shared/*"})

@@ -197,7 +197,7 @@ class Lane:
             self._sock = socket.socket(socket.AF_UNIX)
             wire.limit_waiting(self._sock, left)
             self._waits = left
-            self._sock.connect(os.fspath(self._address))
+            wire.connect(self._sock, self._address)
             wire.send(self._sock, self._greeting)
         elif self._waits < left - _SLACK_S:  # it was made when there was less time
             wire.limit_waiting(self._sock, left)
@@ -295,7 +295,7 @@ class WriterClient(Submitter):
             taken, registered = registered, None
             with contextlib.suppress(OSError, EOFError, wire.FrameError), _connection(taken) as sock:
                 if taken is None:
-                    sock.connect(os.fspath(self._address))
+                    wire.connect(sock, self._address)
                     socket.send_fds(sock, [greeting], list(descriptors))
                     wire.receive(sock)
                     keep(sock.fileno())

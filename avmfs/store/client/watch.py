@@ -7,7 +7,6 @@ the descriptors of the process that commits for everybody.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ class Watch(threading.Thread):
             with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
                 with self._mutex:
                     self._sock = sock
-                sock.connect(os.fspath(self._address))
+                wire.connect(sock, self._address)
                 wire.send(sock, self._greeting)
                 frames = wire.Assembler()
                 while data := sock.recv(65536):

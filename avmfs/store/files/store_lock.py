@@ -43,7 +43,7 @@ class StoreLock:
         began, told = time.monotonic(), command_s <= TOLD_S
         while True:
             missing = not self.path.exists()  # removed, perhaps: nothing is known of the last holder
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self.names(descriptor):
@@ -104,14 +104,14 @@ class StoreLock:
         os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
 
     def holder(self) -> dict[str, Any] | None:
-        """Who wrote itself into the lock file, if anybody holds it now."""
+        """Who wrote itself into the lock file, if anybody holds it now, and "uid", the file's user."""
         try:
             with open(self.path, "rb") as file:
                 said = dict(json.loads(file.read()))  # blank: nobody has, and who takes the lock now is not disturbed
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return said
+                    return said | {"uid": os.fstat(file.fileno()).st_uid}
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing it is not enough where a child is forked in this moment
                 return None
         except (FileNotFoundError, ValueError, TypeError):

@@ -8,7 +8,6 @@ Threads may share a client; each question takes a connection of its own.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections import deque
@@ -33,7 +32,7 @@ class IndexClient:
     alone. ``patience_s`` is for one question, with everything that it takes."""
 
     def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = PATIENCE_S) -> None:
-        self._address = os.fspath(address)
+        self._address = address
         self._greeting = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
         self._patience = patience_s
         self._idle: deque[tuple[int, socket.socket]] = deque()
@@ -94,7 +93,7 @@ class IndexClient:
             sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(max(0.01, deadline - time.monotonic()))
-            sock.connect(self._address)
+            wire.connect(sock, self._address)
             wire.send(sock, self._greeting)
         except BaseException:
             sock.close()

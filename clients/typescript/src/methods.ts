@@ -183,6 +183,11 @@ export interface MakeDirectoryArguments {
   path: string;
 }
 
+export interface MarkReadArguments {
+  messages?: number[] | null;
+  notices?: string[] | null;
+}
+
 export interface MoveArguments {
   source: string;
   target: string;
@@ -666,6 +671,10 @@ export interface Methods {
    */
   make_directory(given: MakeDirectoryArguments): Promise<Json>;
   /**
+   * These messages and notices count as read, for who marks what it has shown. {"count"}: how many were unread.
+   */
+  mark_read(given?: MarkReadArguments): Promise<Json>;
+  /**
    * {"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be. With ``instead_of`` one path becomes
    * just the other, in the place of the file of that SHA-256 alone, else Stale, or (b"") of nothing, else Exists.
    */
@@ -955,7 +964,7 @@ export interface Methods {
   write_index(given: WriteIndexArguments): Promise<any[]>;
 }
 
-const names = ["agents", "archive", "ask", "audit", "audit_anchor", "audit_verify", "blame", "bundle", "check_permission", "check_usage", "claim", "claim_next", "claims", "compare", "consolidate", "create_key", "dead_letters", "delete_mail", "delta", "digest", "empty_trash", "entries", "explore", "fetch", "graph", "history", "inbox", "index_status", "init_permissions", "let_out", "link", "links", "list_keys", "listing", "locate", "make_directory", "move", "names_log", "nearness", "nonce", "notices", "pending", "privacy", "purge", "put", "put_back", "quarantine", "questions", "read", "recall", "recent", "records", "redeliver", "reject", "release", "remember", "remember_many", "remove", "remove_snapshot", "replay", "restore", "retrieve", "revoke_key", "search", "sign_in", "snapshot", "snapshots", "subscribe", "subscriptions", "synthesize", "tag", "tags", "tell", "timeline", "topics", "trash", "tree", "unconsolidate", "unread", "unsubscribe", "urgent", "user", "verify", "version", "warmup", "watch", "who", "wipe", "write", "write_index"] as const;
+const names = ["agents", "archive", "ask", "audit", "audit_anchor", "audit_verify", "blame", "bundle", "check_permission", "check_usage", "claim", "claim_next", "claims", "compare", "consolidate", "create_key", "dead_letters", "delete_mail", "delta", "digest", "empty_trash", "entries", "explore", "fetch", "graph", "history", "inbox", "index_status", "init_permissions", "let_out", "link", "links", "list_keys", "listing", "locate", "make_directory", "mark_read", "move", "names_log", "nearness", "nonce", "notices", "pending", "privacy", "purge", "put", "put_back", "quarantine", "questions", "read", "recall", "recent", "records", "redeliver", "reject", "release", "remember", "remember_many", "remove", "remove_snapshot", "replay", "restore", "retrieve", "revoke_key", "search", "sign_in", "snapshot", "snapshots", "subscribe", "subscriptions", "synthesize", "tag", "tags", "tell", "timeline", "topics", "trash", "tree", "unconsolidate", "unread", "unsubscribe", "urgent", "user", "verify", "version", "warmup", "watch", "who", "wipe", "write", "write_index"] as const;
 
 /** The methods, asked of a memory. */
 export function methodsOf(memory: Memory): Methods {
