@@ -12,7 +12,7 @@ from avmfs_config import load_settings
 
 from avmfs.agents import backups
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import asking, confirm, door, locations, show, working
+from avmfs.cli.session import asking, confirm, door, elsewhere, locations, show, working
 from avmfs.errors import Denied
 from avmfs.store.repair import traces
 from avmfs.text.escapes import escaped
@@ -79,6 +79,8 @@ def _verified(ctx: click.Context, text: str) -> None:
         raise Denied("it reads what is everybody's: --operator")
     if not text:
         raise click.UsageError("--verify: expected what to look for")
+    if elsewhere(ctx.obj.at, None).get("AVM_AT"):
+        raise click.UsageError("--verify reads files of this machine: run it on the store's, without --at and AVM_AT")
     with working("looking"):
         found = list(traces.of(locations().database, text))
         if load_settings(locations().config_file, os.environ).store.log is not None:
