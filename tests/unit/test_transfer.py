@@ -394,12 +394,13 @@ def test_one_bad_record_does_not_keep_its_batch_out(store: Open) -> None:
     bad = (
         Record("bad.md", b"x", tags=("a,b",)),
         Record("bad.md:meta", b"x"),
+        Record("more.md", b"x", importance=1e9),
         Record("imp.md", b"x", meta={"k": [[0]] * 9}),
     )
     report = Import(door(world, "alice"), "/memory/shared").run(
         iter([Record("a.md", b"a"), *bad, Record("b.md", b"b")])
     )
-    assert report.added == 3 and [each.where for each in report.refused] == ["bad.md", "bad.md:meta"]
+    assert report.added == 3 and [each.where for each in report.refused] == ["bad.md", "bad.md:meta", "more.md"]
 
 
 LINES = (
