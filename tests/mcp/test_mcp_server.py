@@ -687,6 +687,9 @@ def test_resources_are_listed_with_templates_and_read(world: World, alice: Peer,
         assert read("avm://memory/shared/res/pixel.png").mime_type == "image/png"
         assert "a b.md" in read("avm://memory/shared/res").text
         assert "walrus" in read("avm://recall/walrus").text and "a b.md" in read("avm://search/walrus").text
+        assert read("avm://recall/walrus%2Fseal").mime_type == read("avm://recall/walrus").mime_type == "text/markdown"
+        assert "a b.md" in read("avm://search/walrus%20%2Fa.md:next").text
+        assert "a b.md" in read("avm://search/walrus%20%2F%2050%25%20%26%20a%3Db%3F").text
         assert "a b.md" in read("avm://recent").text and ":recall" in read("avm://help").text
         assert read("avm://inbox").text and read("avm://urgent").text and '"files"' in read("avm://stats").text
 
