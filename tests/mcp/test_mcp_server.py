@@ -727,7 +727,10 @@ def test_a_subscriber_hears_of_changes_in_the_handshake_protocol(world: World, a
     shared = world.mounts["carol"] / "shared"
     (shared / "sub").mkdir()
     (shared / "sub/one.md").write_text("1\n")
+    latin = shared / "sub" / os.fsdecode(b"caf\xe9.md")  # a name that is no UTF-8
+    latin.write_text("1\n")
     uris = ["avm://memory/shared/sub/one.md", "avm://memory/shared/sub", "avm://inbox"]
+    uris.append("avm://memory/shared/sub/caf%E9.md")
     alice.call("avm_write", path="/private/known.md", content="who has written can be told")
     alice.ask("list_resources")
     for uri in [*uris, uris[0]]:  # twice is once
@@ -737,6 +740,8 @@ def test_a_subscriber_hears_of_changes_in_the_handshake_protocol(world: World, a
     until(lambda: updates(alice).count(uris[0]) == updates(alice).count(uris[1]) > 0)
     until(lambda: any(type(each).__name__ == "ResourceListChangedNotification" for each in alice.heard))
     assert "avm://inbox" not in updates(alice)
+    latin.write_text("2\n")
+    until(lambda: uris[3] in updates(alice))
     (world.mounts["carol"] / "tell/alice").write_text("ping\n")
     until(lambda: "avm://inbox" in updates(alice))
     alice.heard.clear()
