@@ -117,19 +117,7 @@ class AvmStore(BaseStore):
         return (SearchItem if score else Item)(**parts, **times, **score)
 
     def _found(self, op: Any) -> Iterator[Any]:
-        under = self._folder(op.namespace_prefix)
-        scored: list[tuple[str, float | None]]
-        if op.query:
-            limit = _MOST if op.filter else min(_MOST, op.offset + op.limit)
-            try:
-                hits = self._avm.search(op.query, limit=limit, under=under)
-            except FileNotFoundError:
-                return
-            scored = [(hit["path"], hit["relevance"]) for hit in hits if hit["path"].endswith(_SUFFIX)]
-        else:
-            newest = sorted(self._files(under), key=lambda each: (-each["mtime"], each["path"]))
-            scored = [(each["path"], None) for each in newest]
-        for path, score in scored:
+        for path, score in self._scored(op, self._folder(op.namespace_prefix)):
             try:
                 item = self._item(path, False, score=score)
             except Invalid as e:
@@ -137,6 +125,27 @@ class AvmStore(BaseStore):
                 continue
             if item is not None and _agrees(item.value, op.filter or {}):
                 yield item
+
+    def _scored(self, op: Any, under: str) -> Iterator[tuple[str, float | None]]:
+        """Best first, and more for as long as somebody takes them: among the hits are files that are no items."""
+        if not op.query:
+            newest = sorted(self._files(under), key=lambda each: (-each["mtime"], each["path"]))
+            yield from ((each["path"], None) for each in newest)
+            return
+        told: set[str] = set()
+        limit = _MOST if op.filter else min(_MOST, op.offset + op.limit)
+        while True:
+            try:
+                hits = self._avm.search(op.query, limit=limit, under=under)
+            except FileNotFoundError:
+                return
+            for hit in hits:
+                if hit["path"].endswith(_SUFFIX) and hit["path"] not in told:
+                    told.add(hit["path"])
+                    yield hit["path"], hit["relevance"]
+            if len(hits) < limit or limit == _MOST:
+                return
+            limit = min(_MOST, 8 * limit)
 
     def _renewed(self, item: Any, op: Any) -> Any:
         """What is handed over lives on, not what was looked at."""

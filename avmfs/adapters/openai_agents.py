@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from typing import Any
+import secrets
+from typing import Any, Final
 
 from avmfs.adapters import as_json, file_name
 from avmfs.avm import AVM
-from avmfs.errors import Invalid, Stale
+from avmfs.errors import AvmError, Invalid, NotFound, Stale
+
+_AT_ONCE: Final = 8 * 1024 * 1024  # bytes of one call
 
 
 class AvmSession:
@@ -66,10 +69,31 @@ class AvmSession:
     def _pop(self) -> Any | None:
         while lines := _lines(data := self._read()):
             item, left = self._item(lines[-1]), b"".join(line + b"\n" for line in lines[:-1])
-            with contextlib.suppress(Stale):  # another has added or popped meanwhile, or begun anew
-                self._avm._door.call("write", path=self._path, data=left, instead_of=hashlib.sha256(data).digest())
+            with contextlib.suppress(Stale, NotFound):  # another has added or popped meanwhile, or begun anew
+                self._replace(left, hashlib.sha256(data).digest())
                 return item
         return None
+
+    def _replace(self, left: bytes, instead_of: bytes) -> None:
+        """What is too large for one call is laid beside, for the same readers, and comes in one step all the same."""
+        door = self._avm._door
+        if len(left) <= _AT_ONCE:
+            door.call("write", path=self._path, data=left, instead_of=instead_of)
+            return
+        [was] = door.call("records", path=self._path)["records"]
+        kept = {name: was[name] for name in ("mode", "shared", "sources") if was[name] is not None}
+        beside = f"{self._path.rpartition('/')[0]}/.{secrets.token_hex(16)}"
+        try:
+            [refused] = door.call("put", items=[{"path": beside, "data": left[:_AT_ONCE], **kept}])
+            if refused is not None:
+                raise Invalid(refused[1], self._path)
+            for at in range(_AT_ONCE, len(left), _AT_ONCE):
+                door.call("write", path=beside, data=left[at : at + _AT_ONCE], mode="append")
+            door.call("move", source=beside, target=self._path, instead_of=instead_of)
+        except AvmError:
+            with contextlib.suppress(NotFound):
+                door.call("remove", path=beside, permanently=True)
+            raise
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -10,10 +10,10 @@ from typing import Any
 import click
 from avmfs_config import load_settings
 
-from avmfs.agents import backups
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import asking, confirm, door, locations, show, working
+from avmfs.cli.session import asking, confirm, door, elsewhere, locations, show, working
 from avmfs.errors import Denied
+from avmfs.localtime import minute
 from avmfs.store.repair import traces
 from avmfs.text.escapes import escaped
 
@@ -68,9 +68,8 @@ def _text(plan: dict[str, Any]) -> str:
         lines.append(f"# {plan['refused']} more are not yours to change, and stay\n")
     if plan["snapshots"]:
         lines.append(f"# out of the snapshots {', '.join(plan['snapshots'])}\n")
-    last = backups.last(locations().database)
-    if last is not None:
-        lines.append(f"# backups in {escaped(last['folder'])} stay as they are\n")
+    if plan["backed_up"] is not None:
+        lines.append(f"# backups stay as they are; the last is of {minute(plan['backed_up'])}\n")
     return "".join(lines)
 
 
@@ -79,6 +78,8 @@ def _verified(ctx: click.Context, text: str) -> None:
         raise Denied("it reads what is everybody's: --operator")
     if not text:
         raise click.UsageError("--verify: expected what to look for")
+    if elsewhere(ctx.obj.at, None).get("AVM_AT"):
+        raise click.UsageError("--verify reads files of this machine: run it on the store's, without --at and AVM_AT")
     with working("looking"):
         found = list(traces.of(locations().database, text))
         if load_settings(locations().config_file, os.environ).store.log is not None:

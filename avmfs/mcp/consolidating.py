@@ -34,10 +34,12 @@ def avm_consolidate(
         )
         return Answer(text, Consolidated(agreed=None, run=done["run"], notes=len(done["back"])))
     found = call.door("consolidate", path=under, agreed=agreed if action == "apply" else None)
-    rows = (
+    text = "".join(
         f"{escaped(each['path'])} ({each['handle']}) repeats {escaped(step['into']['path'])}\n"
         for step in found["steps"]
         for each in step["gone"]
     )
     value = Consolidated(agreed=found["agreed"], run=found["run"], notes=found["fewer"])
-    return Answer("".join(rows) or "(nothing repeats another note)\n", value)
+    if text and action == "plan":
+        text += f"(apply: agreed={value.agreed})\n"
+    return Answer(text or "(nothing repeats another note)\n", value)

@@ -84,7 +84,7 @@ def path_of(uri: str) -> str:
     kind, _, rest = uri.removeprefix("avm://").partition("/")
     text = unquote(rest, errors="surrogateescape")
     if kind in ("recall", "search") and text:
-        return f"/:{kind}:q={text}"
+        return f"/:{kind}?q={quote(text, safe='', errors='surrogateescape')}"  # its slashes make no names
     if kind != "memory":
         raise Invalid(f"{uri!r}: no such resource")
     if "\0" in text or any(part == ".." for part in text.split("/")):

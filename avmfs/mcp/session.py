@@ -86,7 +86,8 @@ class Session:
             if isinstance(door, RemoteDoor):  # also after a time limit: the answer to come would pass for the next one
                 self._drop(door)
             raise
-        return clean(result) if method != "read" else result, str(clean(door.urgent))
+        # Bytes that are read are looked at by who asks, and paths that are watched are compared and never shown.
+        return result if method in ("read", "watch") else clean(result), str(clean(door.urgent))
 
     def _opened(self) -> OpenDoor:
         door = self._door

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from avmfs import calls, paths
+from avmfs.agents import backups
+from avmfs.agents.mail import iso
 from avmfs.errors import Busy, Denied, Invalid, NotFound, Stale
 from avmfs.localtime import nanoseconds
 from avmfs.memory import Memory
@@ -50,8 +52,9 @@ def purge(
     """What is to be forgotten for good: all that is below ``path``, or was when it was removed; with a tag; made by an
     author; not changed since ``before`` (ISO 8601). {"files": [{"path", "size", "state": "there" or "removed"}] the
     first 1000, "count", "bytes", "refused": how many of them the asker may not change, "snapshots": which had some of
-    it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale),
-    and as far as nothing of it is changed or moved meanwhile (Stale)."""
+    it, "backed_up": when the last backup was made, which stays as it is (None: none is known), "agreed", "purged"}.
+    Given "agreed" back, it is done, unless it would be something else by now (Stale), and as far as nothing of it is
+    changed or moved meanwhile (Stale)."""
     if path is None and tag is None and author is None and before is None:
         raise Invalid("purge takes a path, a tag, an author or a time")
     store = memory.around.store
@@ -78,6 +81,7 @@ def purge(
         "bytes": sum(each.node.size for each in files if each.node is not None),
         "refused": refused,
         "snapshots": snapshots,
+        "backed_up": None if (backup := backups.last(store.path)) is None else iso(backup["at"]),
         "agreed": digest,
         "purged": 0,
     }

@@ -235,8 +235,9 @@ class Import:
             for number, (record, where, item) in enumerate(waiting):
                 try:
                     if record.data is not None and len(record.data) > PIECE:
-                        self._lay(where, record.data, item, item.pop("instead_of", b""))
-                    elif record.data is not None:
+                        self._lay(where, record.data, item)
+                        continue
+                    if record.data is not None:
                         item["data"] = record.data
                 except AvmError as e:
                     answers[number] = [e.code, e.reason]
@@ -255,22 +256,20 @@ class Import:
             self._links.append((where, record))
             self.report.became.append((_name(record), where, "added" if new else "updated"))
 
-    def _lay(self, where: str, data: bytes, item: dict[str, Any], instead_of: bytes) -> None:
-        """What is too large for one call comes under another name, limited as it is to be, and takes its own when it is
-        whole; a file that it comes ``instead_of`` is limited before."""
+    def _lay(self, where: str, data: bytes, item: dict[str, Any]) -> None:
+        """What is too large for one call comes under another name, limited and marked as it is to be, and takes its own
+        when it is whole, in one step with all that is said of it: refused, it is not there."""
         folder, name = posixpath.split(where)
-        coming, mode = f"{folder}/{beside(name, '.importing')}", item["mode"]
+        laid, mode = beside(name, ".importing"), item["mode"]
+        coming = f"{folder}/{laid}"
         with suppress(NotFound):  # of an import that was cut off
             self._door.call("remove", path=coming, permanently=True)
         writable = None if mode is None else mode | 0o200  # or no further piece could come by path
         try:
-            self._put(path=coming, data=data[:PIECE], mode=writable, shared=item["shared"])
+            self._put(path=coming, data=data[:PIECE], mode=writable, shared=item["shared"], sources=item["sources"])
             for offset in range(PIECE, len(data), PIECE):
                 self._door.call("write", path=coming, data=data[offset : offset + PIECE], mode="append")
-            if instead_of and item["shared"] is not None:
-                self._door.call("locate", path=where)  # or it would be made as a directory
-                self._put(path=where, shared=item["shared"])
-            self._door.call("move", source=coming, target=where, instead_of=instead_of)
+            self._put(**item, laid=paths.raw(laid))
         except AvmError:
             with suppress(NotFound):
                 self._door.call("remove", path=coming, permanently=True)

@@ -63,7 +63,7 @@ def vault(folder: Path, name: str, relations: bool) -> Iterator[Record | Refusal
             continue
         path, file = each
         try:
-            data = file.read_bytes()
+            at, data = file.stat().st_mtime_ns, file.read_bytes()
             said: dict[str, Any] = {}
             links: dict[tuple[str, str], None] = {}
             if path.endswith(NOTES):
@@ -83,7 +83,6 @@ def vault(folder: Path, name: str, relations: bool) -> Iterator[Record | Refusal
         except (OSError, Invalid) as e:
             yield Refusal(path, str(e))
             continue
-        at = file.stat().st_mtime_ns
         made = replace(made, created=made.created or at, updated=made.updated or at, links=tuple(links))
         yield replace(made, source=f"{name}:{path}", folder=folder)
 

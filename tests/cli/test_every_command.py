@@ -125,7 +125,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("trash ls --older-than 3", 2, "--older-than"),
     ],
     "purge": [
-        Good("purge /shared/e/a.md -n", "there", "agreed bytes count files purged refused snapshots"),
+        Good("purge /shared/e/a.md -n", "there", "agreed backed_up bytes count files purged refused snapshots"),
         Good("purge --tag none-has-this -y", "nothing to purge"),
         Bad("purge", 2, "PATH"),
         Bad("purge /shared/e/a.md", 2, "--yes"),

@@ -93,6 +93,23 @@ def test_a_search_ranks_pages_and_scores(avm: AVM) -> None:
     assert store.search(("nowhere",), query="umbrella") == []
 
 
+def test_files_that_stand_beside_the_items_take_no_places_of_a_search(avm: AVM) -> None:
+    store = AvmStore(avm, "/memory/shared/team")
+    for number in range(12):
+        avm.write(f"/shared/team/{number}.md", "umbrella " * 5)
+    for number in range(3):
+        store.put(
+            ("items",),
+            f"k{number}",
+            {"text": f"One umbrella, and {number} other things that are not to be lost in the rain"},
+        )
+    found = store.search((), query="umbrella", limit=20)
+    assert {each.key for each in found} == {"k0", "k1", "k2"}
+    pages = [store.search((), query="umbrella", limit=1, offset=offset) for offset in range(4)]
+    assert [[each.key for each in page] for page in pages] == [*([each.key] for each in found), []]
+    assert len(store.search((), query="umbrella", limit=5)) == 3
+
+
 def test_items_are_files_with_a_past_and_a_ttl(avm: AVM, caplog: pytest.LogCaptureFixture) -> None:
     store = AvmStore(avm)
     store.put(("users", "u1"), "prefs", {"theme": "dark"}, ttl=90)

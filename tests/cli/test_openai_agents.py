@@ -11,7 +11,7 @@ import pytest
 
 from avmfs import AVM
 from avmfs.adapters.openai_agents import AvmSession
-from avmfs.errors import Invalid
+from avmfs.errors import Invalid, TooBig
 from tests.cli.shells import Shell
 
 
@@ -87,6 +87,37 @@ def test_what_is_popped_is_of_the_conversation_that_was_begun_anew(avm: AVM, mon
     monkeypatch.setattr(avm, "read_bytes", begun_anew)
     assert asyncio.run(session.pop_item()) == item(3)
     assert asyncio.run(session.get_items()) == [item(2)]
+
+
+def test_the_last_item_of_a_session_that_no_call_takes_whole_is_popped(
+    avm: AVM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.adapters.openai_agents._AT_ONCE", 1000, raising=False)
+    session, path, call = AvmSession("s", avm, "/shared/talk"), "/memory/shared/talk/s.jsonl", avm._door.call
+    came = 0
+
+    def limited(method: str, /, **arguments: Any) -> Any:
+        nonlocal came
+        pieces = [arguments, *arguments.get("items", ())]
+        if any(len(each.get("data", b"")) > 1000 for each in pieces):
+            raise TooBig("more than a call takes")
+        if method == "move":
+            assert call("records", path=arguments["source"])["records"][0]["shared"] == ["alice"]
+            came += 1
+            if came == 1:
+                call("write", path=path, data=b'"another"\n', mode="append")
+        return call(method, **arguments)
+
+    for number in range(60):
+        asyncio.run(session.add_items([item(number)]))
+    avm.write(f"{path}:tags", "kept")
+    avm.write(f"{path}:shared", "alice")
+    monkeypatch.setattr(avm._door, "call", limited)
+    assert asyncio.run(session.pop_item()) == "another" and came == 2
+    assert asyncio.run(session.pop_item()) == item(59)
+    assert asyncio.run(session.get_items()) == [item(number) for number in range(59)]
+    assert [each["name"] for each in avm.list("/shared/talk")] == ["s.jsonl"]
+    assert "kept" in avm.read(f"{path}:tags") and "alice" in avm.read(f"{path}:shared")
 
 
 def test_a_line_that_is_no_json_is_named(avm: AVM) -> None:

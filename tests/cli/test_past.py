@@ -217,3 +217,21 @@ def test_blame_says_who_wrote_each_line(environ: dict[str, str]) -> None:
         ]  # fmt: skip
         assert avm.read(f"{D}/moved:blame").splitlines()[1].startswith("v1  ")
         json.dumps(lines)
+
+
+def test_no_proof_of_erasure_is_given_of_a_store_that_is_not_there_or_elsewhere(environ: dict[str, str]) -> None:
+    with AVM(agent="alice", environ=environ, embeddings=False) as avm:
+        avm.write(f"{D}/kept.md", "the zqxcanary")
+
+    def run(*words: str, **more: str) -> tuple[int, str]:
+        words = (sys.executable, "-m", "avmfs.cli", "--operator", *words, "purge", "--verify", "zqxcanary")
+        done = subprocess.run(words, env=environ | more, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run()
+    assert code == 1 and "avm.db: " in said
+    for more in ({"AVM_DATA_DIR": f"{environ['AVM_DATA_DIR']}/none"}, {"AVM_DB": f"{environ['AVM_DATA_DIR']}/none.db"}):
+        code, said = run(**more)
+        assert code == 1 and "there is no store" in said and "nowhere" not in said
+    for code, said in (run("--at", "https://host.example:1"), run(AVM_AT="https://host.example:1")):
+        assert code == 2 and "AVM_AT" in said and "nowhere" not in said

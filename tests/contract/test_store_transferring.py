@@ -8,7 +8,7 @@ import pytest
 
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
 from avmfs.store.identity import OPERATOR
-from tests.contract.store_world import ALICE, BOB, World
+from tests.contract.store_world import ALICE, BOB, CAROL, World
 
 A = [b"memory", b"d", b"a.md"]
 
@@ -46,6 +46,27 @@ def test_put_replaces_only_the_bytes_that_it_names(world: World) -> None:
         world.do(ALICE, "put", path=A, data=b"second", instead_of=hashlib.sha256(b"other").digest())
     world.do(ALICE, "put", path=A, data=b"second", instead_of=hashlib.sha256(b"first").digest())
     assert world.history(ALICE, "/memory/d/a.md") == [b"first", b"second"]
+
+
+def test_put_brings_what_was_laid_beside_in_one_step_with_what_is_said_of_it(world: World) -> None:
+    world.do(ALICE, "put", path=A, data=b"first", tags=["kept"])
+    world.do(ALICE, "put", path=[*A[:-1], b".laid"], data=b"second")
+    laid = {"path": A, "laid": b".laid", "mtime": 7, "importance": 0.5}
+    digest = hashlib.sha256(b"first").digest()
+    for wrong, error in (
+        ({}, Exists),
+        ({"instead_of": hashlib.sha256(b"other").digest()}, Stale),
+        ({"instead_of": digest, "importance": 2.0}, Invalid),
+        ({"instead_of": digest, "laid": b".none"}, NotFound),
+    ):
+        with pytest.raises(error):
+            world.do(ALICE, "put", **laid | wrong)
+        assert world.names(ALICE, "/memory/d") == [".laid", "a.md"] and world.bytes(ALICE, "/memory/d/a.md") == b"first"
+    world.do(ALICE, "put", **laid, instead_of=digest, shared=["bob"])
+    assert world.names(BOB, "/memory/d") == ["a.md"] and world.names(CAROL, "/memory/d") == []
+    assert world.history(BOB, "/memory/d/a.md") == [b"first", b"second"]
+    assert world.node(BOB, "/memory/d/a.md").mtime == 7 and world.tags(BOB, "/memory/d/a.md") == ["kept"]
+    assert world.document(BOB, "/memory/d/a.md").importance == 0.5
 
 
 def test_put_many_is_all_or_nothing(world: World) -> None:

@@ -282,6 +282,18 @@ print(json.dumps({
     assert {what: said for what, said in tried.items() if said != errno.EACCES} == {}
 
 
+def test_a_purge_is_looked_at_by_an_agent_who_cannot_read_the_daemon_s_folder(machine: Machine) -> None:
+    machine.avm("alice", "write", "/private/old.md", "x", agent="alice")
+    assert "backups" not in machine.avm("alice", "purge", "/private/old.md", "-n", agent="alice")
+    machine.told(
+        "avmfs", sys.executable, "-m", "avmfs.cli", "--operator", "backup", str(machine.home("avmfs") / "kept")
+    )
+    for more in ([], ["--json"]):
+        said = machine.avm("alice", "purge", "/private/old.md", "-n", *more, agent="alice")
+        assert "/private/alice/old.md" in said and ("backed_up" if more else "# backups stay as they are") in said
+    assert "nothing to purge" in machine.avm("alice", "purge", "--tag", "none-has-this", agent="alice")
+
+
 def test_at_the_door_a_user_is_the_agent_whose_mount_it_has(machine: Machine) -> None:
     """Without `uids` in config.yaml: the mount's `uid` says it."""
     assert SECRET in machine.avm("alice", "read", "/private/secret.md", agent="alice")

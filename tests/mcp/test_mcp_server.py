@@ -687,6 +687,9 @@ def test_resources_are_listed_with_templates_and_read(world: World, alice: Peer,
         assert read("avm://memory/shared/res/pixel.png").mime_type == "image/png"
         assert "a b.md" in read("avm://memory/shared/res").text
         assert "walrus" in read("avm://recall/walrus").text and "a b.md" in read("avm://search/walrus").text
+        assert read("avm://recall/walrus%2Fseal").mime_type == read("avm://recall/walrus").mime_type == "text/markdown"
+        assert "a b.md" in read("avm://search/walrus%20%2Fa.md:next").text
+        assert "a b.md" in read("avm://search/walrus%20%2F%2050%25%20%26%20a%3Db%3F").text
         assert "a b.md" in read("avm://recent").text and ":recall" in read("avm://help").text
         assert read("avm://inbox").text and read("avm://urgent").text and '"files"' in read("avm://stats").text
 
@@ -724,7 +727,10 @@ def test_a_subscriber_hears_of_changes_in_the_handshake_protocol(world: World, a
     shared = world.mounts["carol"] / "shared"
     (shared / "sub").mkdir()
     (shared / "sub/one.md").write_text("1\n")
+    latin = shared / "sub" / os.fsdecode(b"caf\xe9.md")  # a name that is no UTF-8
+    latin.write_text("1\n")
     uris = ["avm://memory/shared/sub/one.md", "avm://memory/shared/sub", "avm://inbox"]
+    uris.append("avm://memory/shared/sub/caf%E9.md")
     alice.call("avm_write", path="/private/known.md", content="who has written can be told")
     alice.ask("list_resources")
     for uri in [*uris, uris[0]]:  # twice is once
@@ -734,6 +740,8 @@ def test_a_subscriber_hears_of_changes_in_the_handshake_protocol(world: World, a
     until(lambda: updates(alice).count(uris[0]) == updates(alice).count(uris[1]) > 0)
     until(lambda: any(type(each).__name__ == "ResourceListChangedNotification" for each in alice.heard))
     assert "avm://inbox" not in updates(alice)
+    latin.write_text("2\n")
+    until(lambda: uris[3] in updates(alice))
     (world.mounts["carol"] / "tell/alice").write_text("ping\n")
     until(lambda: "avm://inbox" in updates(alice))
     alice.heard.clear()

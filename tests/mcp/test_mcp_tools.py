@@ -519,6 +519,18 @@ def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> No
     assert (change["path"], change["status"], change["author"]) == ("/memory/shared/later.md", "added", "alice")
 
 
+def test_a_plan_to_consolidate_is_applied_by_what_its_text_says(alice: Peer) -> None:
+    said = "The release train leaves every second Thursday at 14:00 from the staging branch."
+    for name, text in (("1", said), ("2", f"Note: {said}")):
+        alice.call("avm_write", path=f"/private/alike/{name}.md", content=text)
+    plan = alice.text("avm_consolidate", under="/private/alike")
+    found = re.fullmatch(r".+ repeats .+\n\(apply: agreed=(\w+)\)\n", plan)
+    assert found is not None, plan
+    applied = alice.text("avm_consolidate", action="apply", under="/private/alike", agreed=found[1])
+    assert "repeats" in applied and "agreed" not in applied
+    assert "alike/2.md" in alice.text("avm_consolidate", action="undo")
+
+
 def test_what_is_cut_says_so(alice: Peer) -> None:
     for number in range(3):
         alice.call("avm_write", path=f"/shared/cut/{number}.md", content=f"the numbat eats termites, {number}")

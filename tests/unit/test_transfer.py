@@ -347,6 +347,60 @@ def test_what_is_refused_half_way_leaves_nothing(store: Open, monkeypatch: pytes
     assert len(report.refused) == 1 and "NotFound" not in report.refused[0].reason
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_large_file_is_refused_with_what_is_said_of_it(
+    there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world = store("first")
+    if there:
+        world.agent("alice").put("/memory/shared/big.md", "old")
+    before = exported(world, "alice", "/memory/shared")
+    for bad in ({"tags": ("a,b",)}, {"importance": 2.0}, {"meta": {"k": "x" * 100_000}}):
+        record = Record("big.md", b"x" * 5000, **bad)
+        report = Import(door(world, "alice"), "/memory/shared", replacing=True).run(iter([record]))
+        assert len(report.refused) == 1 and exported(world, "alice", "/memory/shared") == before, bad
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_large_file_that_is_cut_off_is_all_there_or_not_and_comes_once(
+    foreign: bool, there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world, over = store("first", Policy(trusted=(Trusted("imported", "/memory/shared/*", "quarantine"),))), False
+
+    class Cut(Door):
+        def call(self, method: str, /, **arguments: Any) -> Any:
+            if self.calls == number:
+                raise KeyboardInterrupt
+            return super().call(method, **arguments)
+
+    for number in range(30):
+        if over:
+            break
+        name, source = f"big{number}.md", f"x:{number}" if foreign else None
+        old, new = (Record(name, data, tags=(data.decode()[:3],), source=source) for data in (b"old", b"new" * 1000))
+        said: Record | None = None
+        if there:
+            assert Import(door(world, "alice"), "/memory/shared").run(iter([old])).added == 1
+            said = exported(world, "alice", "/memory/shared")[name]
+        try:
+            Import(Cut(door(world, "alice").memory), "/memory/shared", replacing=True).run(iter([new]))
+            over = True
+        except KeyboardInterrupt:
+            left = exported(world, "alice", "/memory/shared").get(name)
+            assert left == said or (left is not None and left.data == new.data and left.tags == new.tags), number
+        report = Import(door(world, "alice"), "/memory/shared", replacing=True).run(iter([new]))
+        assert report.refused == [] and report.read == 1
+        found = {
+            each: record for each, record in exported(world, "alice", "/memory/shared").items() if name[:-3] in each
+        }
+        assert list(found) == [name] and found[name].data == new.data and found[name].tags == new.tags
+        assert found[name].sources == (("imported",) if foreign else ())
+    assert over and number > 5
+
+
 @pytest.mark.parametrize("format", NATIVE)
 def test_an_agent_s_directories_that_take_no_more_come_back_with_what_is_in_them(
     format: str, store: Open, tmp_path: Path
@@ -394,12 +448,13 @@ def test_one_bad_record_does_not_keep_its_batch_out(store: Open) -> None:
     bad = (
         Record("bad.md", b"x", tags=("a,b",)),
         Record("bad.md:meta", b"x"),
+        Record("more.md", b"x", importance=1e9),
         Record("imp.md", b"x", meta={"k": [[0]] * 9}),
     )
     report = Import(door(world, "alice"), "/memory/shared").run(
         iter([Record("a.md", b"a"), *bad, Record("b.md", b"b")])
     )
-    assert report.added == 3 and [each.where for each in report.refused] == ["bad.md", "bad.md:meta"]
+    assert report.added == 3 and [each.where for each in report.refused] == ["bad.md", "bad.md:meta", "more.md"]
 
 
 LINES = (

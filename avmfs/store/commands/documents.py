@@ -158,6 +158,8 @@ def set_ttl(tx: Tx, node: int, expires: int | None) -> dict[str, Any]:
 @command
 def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]) -> dict[str, Any]:
     """Merge user keys (a value of None removes its key) and set the importance when given."""
+    if importance is not None and not 0 <= importance <= 1:
+        raise Invalid(f"importance {importance}: expected 0 to 1")
     found, document = _document(tx, node, "meta")
     pack_user(user)  # before it is merged with as much again
     kept = json.loads(tx.db.execute("select user from document where id = ?", (document,)).get or "{}")

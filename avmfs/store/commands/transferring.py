@@ -10,7 +10,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.errors import Invalid
-from avmfs.store.commands import command, documents, messages, namespace, scoping, signature, writing
+from avmfs.store.commands import aside, command, documents, messages, namespace, scoping, signature, writing
 from avmfs.store.schema.tables import PRIVATE, ROOT
 from avmfs.store.tx.transaction import Tx
 from avmfs.trust import origin_of
@@ -33,10 +33,12 @@ def put(
     instead_of: bytes | None = None,
     sources: list[str] | None = None,
     released: bool = False,
+    laid: bytes | None = None,
 ) -> dict[str, Any]:
-    """A file of these bytes, a symlink to ``target``, or what is there already or a directory (neither given), with
-    what is said of it; what is None stays. A file that is there already is Exists unless ``instead_of`` is the SHA-256
-    of its bytes (see ``write_path``, for ``sources`` and ``released`` too). Times in ns. {"node"}."""
+    """A file of these bytes, or the one of the name ``laid`` beside it, a symlink to ``target``, or what is there or a
+    directory (none given), with what is said of it; what is None stays. A file that is there already is Exists unless
+    ``instead_of`` is the SHA-256 of its bytes (see ``write_path``, for ``sources`` and ``released`` too). Times in ns.
+    {"node"}."""
     if len(path) < 2 or path[0] != paths.MEMORY:
         raise Invalid("not below /memory", paths.text(paths.join(tuple(path))))
     _enroll(tx, path)
@@ -46,7 +48,7 @@ def put(
     elif target is not None:
         node = _symlink(tx, path, target)
     else:
-        node = _standing(tx, path)
+        node = _standing(tx, path) if laid is None else _moved(tx, path, laid, instead_of or b"")
     found = tx.writable(node)
     if mode is not None and mode != found.mode:
         namespace.set_attributes(tx, node, mode=mode)
@@ -93,6 +95,11 @@ def _enroll(tx: Tx, path: list[bytes]) -> None:
             messages.enroll(tx)
         finally:
             tx.who = asker
+
+
+def _moved(tx: Tx, path: list[bytes], laid: bytes, instead_of: bytes) -> int:
+    there = _standing(tx, path[:-1])
+    return int(aside.rename(tx, there, laid, there, path[-1], instead_of=instead_of, trash=True)["node"])
 
 
 def _symlink(tx: Tx, path: list[bytes], target: bytes) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import apsw
 
+from avmfs.errors import NotFound
 from avmfs.store.repair.examine import FrozenStore
 from avmfs.store.rows import content, kept_versions
 from avmfs.store.rows.deltas import Encoding
@@ -38,14 +40,16 @@ class Trace:
 
 
 def of(database: Path, text: str) -> Iterator[Trace]:
-    """Every place where these characters are, as UTF-8, or as JSON writes them."""
+    """Every place where these characters are, as UTF-8, or as JSON writes them. Raises NotFound where no store is:
+    that they are nowhere in it would prove nothing."""
+    if not database.exists():
+        raise NotFound("there is no store", os.fspath(database))
     forms = _forms(text)
     for path in sorted(each for each in database.parent.rglob("*") if each.is_file() and not each.is_symlink()):
         name = str(path.relative_to(database.parent))
         yield from (Trace(name, where) for where in _in_bytes(path.read_bytes(), forms))
-    if database.exists():
-        with contextlib.closing(FrozenStore(database, False)) as store, store.connection() as (db, _):
-            yield from (Trace(database.name, where) for where in _in_rows(db, text, forms))
+    with contextlib.closing(FrozenStore(database, False)) as store, store.connection() as (db, _):
+        yield from (Trace(database.name, where) for where in _in_rows(db, text, forms))
 
 
 def in_bytes(data: bytes, text: str) -> Iterator[str]:

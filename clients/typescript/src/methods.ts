@@ -712,8 +712,9 @@ export interface Methods {
    * What is to be forgotten for good: all that is below ``path``, or was when it was removed; with a tag; made by an
    * author; not changed since ``before`` (ISO 8601). {"files": [{"path", "size", "state": "there" or "removed"}] the
    * first 1000, "count", "bytes", "refused": how many of them the asker may not change, "snapshots": which had some of
-   * it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale),
-   * and as far as nothing of it is changed or moved meanwhile (Stale).
+   * it, "backed_up": when the last backup was made, which stays as it is (None: none is known), "agreed", "purged"}.
+   * Given "agreed" back, it is done, unless it would be something else by now (Stale), and as far as nothing of it is
+   * changed or moved meanwhile (Stale).
    */
   purge(given?: PurgeArguments): Promise<Json>;
   /**
