@@ -345,6 +345,26 @@ def test_a_server_looks_whether_a_host_that_says_nothing_is_there(request: pytes
     assert row is not None and 0 < row[0] <= 30
 
 
+def test_each_schema_that_an_address_chooses_has_a_log_of_its_own(request: pytest.FixtureRequest) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    server, name = request.getfixturevalue("postgres"), secrets.token_hex(8)
+    address = server.database(name)
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute("create schema team_a; create schema team_b")
+    logs = [PostgresLog(f"{address}&options=-csearch_path%3Dteam_{team}") for team in "ab"]
+    for log, cluster in zip(logs, ("c1", "c2"), strict=True):
+        with pytest.raises(NotFound):
+            log.cluster()
+        log.create(cluster)
+        append(log, cluster.encode())
+    assert [log.cluster() for log in logs] == ["c1", "c2"]
+    assert [[each.data for each in log.read(0, 9)] for log in logs] == [[b"c1"], [b"c2"]]
+    for log in logs:
+        log.close()
+
+
 def test_a_host_whose_role_was_revoked_is_out(request: pytest.FixtureRequest) -> None:
     """With the rights that docs/SCALING.md gives, and from the next call on after they were taken away."""
     psycopg = pytest.importorskip("psycopg")

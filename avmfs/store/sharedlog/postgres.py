@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CALL_S: Final = 10.0  # longer no call takes
 HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
 # Else the server keeps the session of a host that has lost its power, or its link, with all locks, for two hours.
-_GHOSTS: Final = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"  # seconds
+_GHOSTS: Final = "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"  # s
 BULK_S: Final = 600.0  # of a snapshot
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
@@ -279,6 +279,7 @@ class PostgresLog:
             db = self._db or self._connect()
             with self._watch.limit(db, most_s or self._call_s):
                 if not self._settled:
+                    self._limit(db)
                     with contextlib.suppress(errors.UndefinedTable):  # there is no log yet
                         db.execute(_SETTLE)
                     self._settled = True
@@ -291,18 +292,11 @@ class PostgresLog:
             raise Unreachable(f"the shared log cannot be reached: {said}") from e
 
     def _connect(self) -> psycopg.Connection[Any]:
-        limits = {
-            "idle_in_transaction_session_timeout": HELD_S,
-            "lock_timeout": HELD_S + self._call_s,
-            "tcp_user_timeout": self._call_s,
-        }
-        said = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
         self._db = psycopg.connect(
             self._address,
             autocommit=True,
             application_name=f"avmfs {self._host}".strip(),
             connect_timeout=max(2, int(self._call_s)),
-            options=f"{said} {_GHOSTS}",
             keepalives_idle=int(self._call_s),
             keepalives_interval=1,
             keepalives_count=3,
@@ -310,6 +304,16 @@ class PostgresLog:
         )
         self._db.prepare_threshold = 2
         return self._db
+
+    def _limit(self, db: psycopg.Connection[Any]) -> None:
+        """Not by ``options``, which would take the place of those of the address: they may choose the schema."""
+        limits = {
+            "idle_in_transaction_session_timeout": HELD_S,
+            "lock_timeout": HELD_S + self._call_s,
+            "tcp_user_timeout": self._call_s,
+        }
+        said = [f"set {name} = {int(seconds * 1000)}" for name, seconds in limits.items()]
+        db.execute("; ".join([*said, _GHOSTS]).encode(), prepare=False)
 
     def _lost(self) -> None:
         db, self._db = self._db, None
