@@ -250,6 +250,24 @@ def test_a_snapshot_is_replaced_while_others_connect(opened: Opened) -> None:
     assert [each[:3] for each in log.snapshots()] == [(3, "b", 6)] and b"".join(log.snapshot(number)) == b"second"
 
 
+@pytest.mark.parametrize("newer", [[3], [4, 5]], ids=["replaced", "dropped"])
+def test_no_snapshot_is_read_that_is_half_another_one(opened: Opened, newer: list[int]) -> None:
+    log, other = opened(), opened()
+    append(log, *(b"%d" % n for n in range(1, 6)))
+    log.put_snapshot(3, "a", whole := [b"one", b"two", b"three"])
+    chunks = log.snapshot(3)
+    found = [next(chunks)]
+    for number in newer:
+        other.put_snapshot(number, "a", [b"111", b"222", b"33333"])
+    try:
+        found += chunks
+    except Stale as e:
+        assert "try again" in str(e) and len(found) < len(whole)
+    else:
+        assert found == whole
+    assert b"".join(log.snapshot(newer[-1])) == b"11122233333"
+
+
 def test_large_records_are_read_a_few_at_a_time(opened: Opened) -> None:
     log, sizes = opened(), [10, 3 << 20, 3 << 20, 9 << 20, 10, 20]
     append(log, *(b"x" * size for size in sizes))

@@ -87,7 +87,7 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
     aside: they know of changes that it gets again only when it follows the log. Where the log has lost records that it
     had, it is kept beside, and the new one tells that it went back (``incarnation``). ``rules``: of this host; they
     have to be those in force, or it could not write. Raises Exists where there is another store, NotFound, Invalid,
-    Busy, NoSpace, StoreFailed, OSError."""
+    Busy, NoSpace, Stale, StoreFailed, OSError."""
     cluster, found = log.cluster(), log.snapshots()
     if not found:
         raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")

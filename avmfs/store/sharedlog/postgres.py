@@ -67,6 +67,9 @@ _READ: Final = (
     " (select * from avm_record where number > {} order by number limit {}) as next) as sized"
     f" where upto - octet_length(data) < {READ_BYTES} order by number"
 )
+_CHUNK: Final = (
+    "select data from avm_chunk natural join avm_snapshot where number = %s and part = %s and host = %s and at = %s"
+)
 _TOKEN: Final = "select token from avm_record where number = {}"
 _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 and not exists
@@ -248,18 +251,21 @@ class PostgresLog:
             return [Snapshot(*row) for row in rows]
 
     def snapshot(self, number: int) -> Iterator[bytes]:
-        part = 0
+        with self._asking() as db:
+            taken = db.execute("select host, at, size from avm_snapshot where number = %s", (number,)).fetchone()
+        if taken is None:
+            raise NotFound(f"there is no snapshot {number}")
+        *of, size = taken
+        part = sent = 0
         while True:
             with self._asking(BULK_S) as db:
-                row = db.execute(
-                    "select data from avm_chunk where number = %s and part = %s", (number, part), binary=True
-                ).fetchone()
+                row = db.execute(_CHUNK, (number, part, *of), binary=True).fetchone()
             if row is None:
                 break
             yield bytes(row[0])
-            part += 1
-        if not part:
-            raise NotFound(f"there is no snapshot {number}")
+            part, sent = part + 1, sent + len(row[0])
+        if sent != size:
+            raise Stale(f"snapshot {number} of the shared log was replaced or dropped meanwhile: try again")
 
     def _baton(self, column: str) -> Any:
         with self._asking() as db:

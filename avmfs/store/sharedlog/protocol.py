@@ -117,6 +117,6 @@ class SharedLog(Protocol):
         """The newest first."""
 
     def snapshot(self, number: int) -> Iterator[bytes]:
-        """Its chunks, in order. Raises NotFound."""
+        """Its chunks, in order. Raises NotFound; Stale at the end of what another one has taken the place of."""
 
     def close(self) -> None: ...
