@@ -63,6 +63,15 @@ def shared(path: Path, log: MemoryLog, name: str, data: bytes = b"y") -> None:
     host.close()
 
 
+def followed(path: Path, log: MemoryLog) -> int:
+    host = ReplicatedApplier(
+        path, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host=path.parent.name
+    )
+    host.resolve()
+    host.close()
+    return host.number
+
+
 @pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(MemoryServer())
@@ -77,7 +86,7 @@ def made(path: Path, log: MemoryLog) -> Path:
 def test_a_host_joins_with_a_snapshot_and_what_came_since(tmp_path: Path, log: MemoryLog) -> None:
     a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
     shared(a, log, "two.md")
-    assert cluster.join(b, log, POLICY).number == 0
+    assert cluster.join(b, log, POLICY).number == log.head() > 0
     shared(b, log, "three.md")
     shared(a, log, "four.md")
     shared(b, log, "five.md")
@@ -86,12 +95,10 @@ def test_a_host_joins_with_a_snapshot_and_what_came_since(tmp_path: Path, log: M
     shared(a, log, "eight.md")
     shared(b, log, "eight.md")
     shared(a, log, "eight.md")
-    host = ReplicatedApplier(b, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
-    host.resolve()
-    host.close()
+    number = followed(b, log)
     assert not differing(a, b)
     found = cluster.status(log)
-    assert found["record"] == host.number and found["snapshots"][0]["number"] == 0
+    assert found["record"] == number and found["snapshots"][0]["number"] == 0
 
 
 def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: MemoryLog) -> None:
@@ -334,6 +341,7 @@ def test_a_host_that_joins_again_is_read_by_no_index_that_a_reader_holds(tmp_pat
         shared(b, log, "two.md")
         cluster.join(b, log, POLICY)
         assert database.integrity(b) == []
+    followed(a, log)
     assert not differing(a, b)
 
 
@@ -433,6 +441,24 @@ def test_a_host_with_other_rules_does_not_join(other: Policy, named: str, tmp_pa
         cluster.join(b, log, other)
     assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
     cluster.join(b, log, POLICY)
+
+
+def test_the_rules_of_who_joins_are_held_against_those_in_force_now(tmp_path: Path, log: MemoryLog) -> None:
+    """Not against those of the snapshot: nobody else may be there to make another one."""
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    changed = Policy.from_words([("/memory/*", "rw", None), ("/memory/own/*", "ro", None)], "none")
+    shared(a, log, "two.md")
+    host = ReplicatedApplier(a, changed, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    host.close()
+    with pytest.raises(Invalid, match="other rules"):
+        cluster.join(b, log, POLICY)
+    assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
+    cluster.join(b, log, changed)
+    joined = ReplicatedApplier(b, changed, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
+    joined.settle()
+    joined.alone(ALICE, "write_path", {"path": [b"memory", b"three.md"], "data": b"y"})
+    joined.close()
 
 
 def test_nothing_is_done_beside_a_daemon(tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
