@@ -306,6 +306,34 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     log.close()
 
 
+def test_a_server_that_has_no_tables_yet_is_unreachable(request: pytest.FixtureRequest) -> None:
+    """As while they are restored: nothing is missing then, for those who look names up."""
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    log = PostgresLog(request.getfixturevalue("postgres").database(secrets.token_hex(8)))
+    asks: list[Callable[[], object]] = [
+        log.take,
+        lambda: log.take(1),
+        log.head,
+        lambda: log.has(1, b"x"),
+        lambda: log.append(record(1)),
+        lambda: log.read(0, 1),
+        lambda: log.keep(time.time()),
+        lambda: log.report("a", 1, 17),
+        log.hosts,
+        log.snapshots,
+    ]
+    for ask in asks:
+        with pytest.raises((Unreachable, InDoubt)):
+            ask()
+    with pytest.raises(NotFound):
+        log.cluster()
+    log.create("c1")
+    append(log, b"1")
+    log.close()
+
+
 def test_a_call_after_one_that_found_no_thread_to_limit_it_is_limited() -> None:
     pytest.importorskip("psycopg")
     from avmfs.store.sharedlog.postgres import _Watch

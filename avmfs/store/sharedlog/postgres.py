@@ -123,7 +123,10 @@ class PostgresLog:
             return newest
 
     def head(self) -> int:
-        return int(self._baton("newest"))
+        try:
+            return int(self._baton("newest"))
+        except NotFound as e:  # its tables are on their way back, perhaps
+            raise Unreachable(e.reason) from None
 
     def has(self, number: int, token: bytes) -> bool:
         had, found, _ = self._ahead
@@ -290,7 +293,7 @@ class PostgresLog:
                         db.execute(_SETTLE)
                     self._settled = True
                 yield db
-        except (errors.UniqueViolation, errors.DuplicateTable, errors.UndefinedTable):
+        except (errors.UniqueViolation, errors.DuplicateTable):
             raise
         except psycopg.Error as e:
             self._lost()
