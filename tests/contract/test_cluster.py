@@ -626,3 +626,36 @@ def test_what_was_purged_leaves_the_log_though_others_put_newer_snapshots_meanwh
         forgetting.run()
         assert store.uncut() is None and not list(cluster.traces_of(log, "zqxcanary"))
     host.close()
+
+
+def test_while_the_logs_tables_are_read_what_was_purged_waits_and_no_other_snapshot_is_sent(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    host = ReplicatedApplier(a, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    node = host.alone(ALICE, "write_path", {"path": [b"memory", b"secret.md"], "data": b"zqxcanary"})["node"]
+    host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
+    sent: list[int] = []
+    put, cut = log.put_snapshot, log.cut
+    monkeypatch.setattr(log, "put_snapshot", lambda number, *rest: (sent.append(number), put(number, *rest)))
+
+    def reading(number: int) -> None:
+        cut(number)
+        raise Busy("somebody reads the tables")
+
+    with contextlib.closing(Store(a, Applying(host))) as store:
+        forgetting = Forgetting(store, lambda: log, a, "a")
+        with monkeypatch.context() as dump:
+            dump.setattr(log, "cut", reading)
+            for _ in range(2):
+                with pytest.raises(Busy, match="somebody reads"):
+                    forgetting.run()
+            assert store.uncut() is not None
+            monkeypatch.setattr(forgetting, "run", lambda: pytest.fail("too early"))
+            forgetting.step()
+            assert not forgetting._work.busy, "it keeps all hosts waiting for a moment"
+            monkeypatch.delattr(forgetting, "run")
+        forgetting.run()
+        assert store.uncut() is None and len(sent) == 1
+    host.close()

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from avmfs.errors import Exists, NotFound, Stale
+from avmfs.errors import Busy, Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
 
@@ -332,6 +332,42 @@ def test_a_server_that_has_no_tables_yet_is_unreachable(request: pytest.FixtureR
     log.create("c1")
     append(log, b"1")
     log.close()
+
+
+def test_while_somebody_reads_the_tables_for_long_what_is_cut_keeps_no_host_waiting(
+    request: pytest.FixtureRequest,
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import HELD_S, PostgresLog
+
+    address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+    log, other = PostgresLog(address), PostgresLog(address)
+    log.create("c1")
+    append(log, b"1", b"2")
+    log.put_snapshot(1, "a", [b"x"])
+    failed: list[Exception] = []
+
+    def cut() -> None:
+        try:
+            log.cut(1)
+        except Exception as e:
+            failed.append(e)
+
+    with psycopg.connect(address) as dump:
+        dump.execute("select count(*) from avm_record")
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        while cutting.is_alive():
+            assert other.take(2) == 2 and not other.has(2, b"x")
+            other.give()
+            time.sleep(0.01)
+        assert isinstance(failed[0], Busy) and [each.number for each in other.read(0, 9)] == [2]
+    log.cut(1)
+    with log._asking() as db:
+        row = db.execute("select setting::int from pg_settings where name = 'lock_timeout'").fetchone()
+    assert row is not None and row[0] > HELD_S * 1000
+    for each in (log, other):
+        each.close()
 
 
 def test_a_call_after_one_that_found_no_thread_to_limit_it_is_limited() -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import errors, sql
 
-from avmfs.errors import Exists, NotFound, Stale
+from avmfs.errors import Busy, Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and 
 # Else the server keeps the session of a host that has lost its power, or its link, with all locks, for two hours.
 _GHOSTS: Final = "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"  # s
 BULK_S: Final = 600.0  # of a snapshot
+QUEUE_S: Final = 2.0  # so long all hosts wait behind who wants a table for itself; longer than autovacuum is waited for
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
 _HOUSE: Final = 0x61766D66  # the advisory lock of who keeps house, with the baton's row as its other half
@@ -241,9 +242,15 @@ class PostgresLog:
                 db.execute("delete from avm_record where number <= %s", (number,))
             if not _one(db.execute(_OWNER)):
                 log.warning("the tables of the shared log are another role's: their owner has to vacuum them (full)")
-            else:
+                return
+            try:
+                db.execute(f"set lock_timeout = {int(QUEUE_S * 1000)}".encode())
                 db.execute("vacuum full avm_record")
                 db.execute("vacuum full avm_chunk")
+            except errors.LockNotAvailable:
+                raise Busy("somebody reads the tables of the shared log (pg_dump?): they are not written anew") from None
+            finally:
+                self._limit(db)
 
     def snapshots(self) -> list[Snapshot]:
         with self._asking() as db:

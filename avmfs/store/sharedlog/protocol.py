@@ -111,7 +111,7 @@ class SharedLog(Protocol):
 
     def cut(self, number: int) -> None:
         """Drop everything up to ``number``, of which there is a snapshot, but for that: records and snapshots, and
-        their bytes too where the engine lets us. Raises NotFound."""
+        their bytes too where the engine lets us. Can be repeated. Raises NotFound; Busy while the bytes are read."""
 
     def snapshots(self) -> list[Snapshot]:
         """The newest first."""
