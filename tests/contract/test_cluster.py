@@ -215,6 +215,25 @@ def test_who_leaves_is_forgotten_by_no_log_but_its_own(tmp_path: Path, log: Memo
     write(a, "two.md")
 
 
+@pytest.mark.parametrize("gone", ["server", "tables"])
+def test_a_host_leaves_a_log_that_is_there_no_more(
+    gone: str, tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = made(tmp_path / "avm.db", log)
+    (tmp_path / "config.yaml").write_text("store: {log: postgresql://h/d}\n")
+    (tmp_path / "config.yaml").chmod(0o600)
+    monkeypatch.setattr("avmfs.cli.keeping.shared_log", lambda settings: log)
+    if gone == "server":
+        log._server.down = True
+    else:
+        log._server.cluster = ""
+    where = {f"AVM_{name}_DIR": str(tmp_path) for name in ("CONFIG", "RUNTIME", "DATA")}
+    left = CliRunner().invoke(avm, ["cluster", "leave"], env=where)
+    assert left.exit_code == 0 and "take `store.log` out" in left.stdout, left.output
+    assert "may list this host still" in caplog.text
+    write(a, "two.md")
+
+
 def test_a_store_of_its_own_is_not_replaced(tmp_path: Path, log: MemoryLog) -> None:
     made(tmp_path / "a" / "avm.db", log)
     b = tmp_path / "b" / "avm.db"

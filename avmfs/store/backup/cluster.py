@@ -31,7 +31,7 @@ from avmfs.store.rows import incarnation
 from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
-from avmfs.store.sharedlog.protocol import SharedLog
+from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
 from avmfs.store.writer import rewriting
 from avmfs.store.writer.replica import Replica
 
@@ -124,13 +124,16 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
 
 
 def leave(path: Path, log: SharedLog, host: str) -> None:
-    """The store becomes this machine's own, as it is, whatever log ``log`` is."""
+    """The store becomes this machine's own, as it is, whatever log ``log`` is, and where there is none any more."""
     with _still(path):
         if (found := _position(path)) is None:
             raise Invalid("this store is shared with nobody", os.fspath(path))
         _place(path, None)
-    if log.cluster() == found.cluster:  # in another one's a host of that name is another machine
-        log.forget(host)
+    try:
+        if log.cluster() == found.cluster:  # in another one's a host of that name is another machine
+            log.forget(host)
+    except (NotFound, Unreachable) as e:
+        logger.warning("the shared log may list this host still: %s", e)
 
 
 def traces_of(log: SharedLog, text: str) -> Iterator[traces.Trace]:
