@@ -16,6 +16,7 @@ import pytest
 from avmfs.errors import Busy, Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
+from tests.links import Link
 
 Opened = Callable[[], SharedLog]
 LIMIT_S = 60.0
@@ -304,6 +305,28 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
         log.take()
     log.close()
+
+
+def test_a_slow_link_has_a_large_record_in_time(request: pytest.FixtureRequest) -> None:
+    """As many calls as it takes: the limit of one ends what does not answer."""
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    server, name = request.getfixturevalue("postgres"), secrets.token_hex(8)
+    near, link = PostgresLog(server.database(name)), Link(server.port)
+    far = PostgresLog(server.over_tcp(link.port, name), call_s=5.0)
+    large = secrets.token_bytes(5 << 20)
+    near.create("c1")
+    append(near, b"1", large, b"3")
+    assert far.head() == 3
+    link.delay_s = 0.1  # for each 64 KiB
+    records = [*far.read(0, 9), *far.read(2, 9)]
+    assert [each.number for each in records] == [1, 2, 3] and records[1].data == large
+    assert far.take(1) == 3 and [each.number for each in far.read(1, 9)] == [2]
+    far.give()
+    link.close()
+    for log in (near, far):
+        log.close()
 
 
 def test_a_server_that_has_no_tables_yet_is_unreachable(request: pytest.FixtureRequest) -> None:

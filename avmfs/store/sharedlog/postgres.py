@@ -63,11 +63,13 @@ from avm_baton,
      (select exists(select 1 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as mine) as held
 """
 _AHEAD: Final = 64  # records that come with the baton
-_READ: Final = (
-    "select number, token, host, data from (select *, sum(octet_length(data)) over (order by number) as upto from"
-    " (select * from avm_record where number > {} order by number limit {}) as next) as sized"
-    f" where upto - octet_length(data) < {READ_BYTES} order by number"
+_READ: Final = (  # one that is larger than what is read at once comes last, and without its data
+    f"select number, token, host, case when size <= {READ_BYTES} then data end from"
+    " (select *, sum(size) over (order by number) as upto from (select *, octet_length(data) as size"
+    " from avm_record where number > {} order by number limit {}) as next) as sized"
+    f" where upto - size < {READ_BYTES} order by number"
 )
+_PIECE: Final = f"select substr(data, %s, {READ_BYTES}) from avm_record where number = %s and token = %s"
 _CHUNK: Final = (
     "select data from avm_chunk natural join avm_snapshot where number = %s and part = %s and host = %s and at = %s"
 )
@@ -120,7 +122,7 @@ class PostgresLog:
                 found.nextset()
                 token = found.fetchone()
                 found.nextset()
-                self._ahead = after, token and bytes(token[0]), _records(found)
+                self._ahead = after, token and bytes(token[0]), _records(found.fetchall())
             return newest
 
     def head(self) -> int:
@@ -167,7 +169,20 @@ class PostgresLog:
         if ahead and had == after:
             return ahead[:most]
         with self._asking() as db:
-            return _records(db.execute(_READ.format("%s", "%s").encode(), (after, most), binary=True))
+            found = db.execute(_READ.format("%s", "%s").encode(), (after, most), binary=True).fetchall()
+        return _records(found) + [self._in_pieces(*each[:3]) for each in found if each[3] is None]
+
+    def _in_pieces(self, number: int, token: bytes, host: str) -> Record:
+        """Each has the time of a call."""
+        data, more = bytearray(), True
+        while more:
+            with self._asking() as db:
+                row = db.execute(_PIECE.encode(), (len(data) + 1, number, token), binary=True).fetchone()
+            if row is None:
+                raise Unreachable(f"record {number} of the shared log was cut meanwhile")
+            data += row[0]
+            more = len(row[0]) == READ_BYTES
+        return Record(number, bytes(token), host, bytes(data))
 
     def wait(self, after: int, most_s: float) -> int:
         deadline = time.monotonic() + most_s
@@ -248,7 +263,9 @@ class PostgresLog:
                 db.execute("vacuum full avm_record")
                 db.execute("vacuum full avm_chunk")
             except errors.LockNotAvailable:
-                raise Busy("somebody reads the tables of the shared log (pg_dump?): they are not written anew") from None
+                raise Busy(
+                    "somebody reads the tables of the shared log (pg_dump?): they are not written anew"
+                ) from None
             finally:
                 self._limit(db)
 
@@ -338,8 +355,9 @@ class PostgresLog:
             db.close()
 
 
-def _records(found: psycopg.Cursor[Any]) -> list[Record]:
-    return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in found]
+def _records(found: list[Any]) -> list[Record]:
+    """Those that came whole."""
+    return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in found if data is not None]
 
 
 def _one(found: psycopg.Cursor[Any]) -> Any:

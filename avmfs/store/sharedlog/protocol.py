@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from avmfs.errors import Busy, ReadOnly, StoreFailed
 
-READ_BYTES: Final = 4 * 1024 * 1024  # of records that are read at once, beyond the first: a slow link has them in time
+READ_BYTES: Final = 512 * 1024  # of records that are read at once, or of a larger one: a slow link has them in time
 CLOCK_S: Final = 5.0  # by so much a host's clock may differ from the log's
 
 
