@@ -188,7 +188,7 @@ def init_() -> None:
 
 @cluster_.command("join", cls=Command)
 def join_() -> None:
-    """Bring the newest snapshot here; what came since follows when the daemon starts."""
+    """Bring the newest snapshot here, and what came since."""
     path = locations().database
     with log_of_settings() as (log, settings):
         kept = settings.audit.anchors or anchors.beside(path)

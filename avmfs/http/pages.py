@@ -22,6 +22,7 @@ from avmfs.http.markup import Html, address, el, field, link, many, name, table,
 from avmfs.localtime import minute
 from avmfs.node import DISPUTES
 from avmfs.text.escapes import visible, visible_lines
+from avmfs.text.sniff import is_crlf
 from avmfs.trust import heading
 from avmfs.views import picture
 
@@ -161,6 +162,8 @@ def _editing(visit: Visit, path: str, words: str | None, data: bytes) -> Html | 
     """The form holds what was read by its hash: a version's number, asked for later, may be of what nobody has seen."""
     if not visit.write or visit.get("at") or words is None:
         return None
+    if "\0" in words or "\r" in (words.replace("\r\n", "\n") if is_crlf(words) else words):
+        return el("p", "It has line ends, or NULs, that no form sends back as they are.", class_="quiet")
     area = el("label", "Change it", el("textarea", "\n", words, name="text"), class_="whole")
     return _form("write", many(area, el("button", "Save")), path=path, instead_of=hashlib.sha256(data).hexdigest())
 

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -30,7 +31,7 @@ from avmfs import metrics
 from avmfs.errors import AvmError, Invalid, NotFound, StoreFailed
 from avmfs.http import events, exposition, identity, mcp, page, rest, values
 from avmfs.http.doors import NOBODY, Doors
-from avmfs.mcp.patience import CLIENTS, HEAD_S, Patient
+from avmfs.mcp.patience import CLIENTS, HEAD_S, Bounded, Patient
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Server:
             ssl_certfile=settings.cert,
             ssl_keyfile=settings.key,
         )
-        self._listener = listener
+        self._listener = Bounded(listener)
         self._server = _Server(config)
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -89,7 +90,7 @@ class Server:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process, and says when it serves."""
+    """Leaves signals to the process, says when it serves, and waits for a TLS handshake as for a request's head."""
 
     ready: Callable[[], None]
 
@@ -98,7 +99,14 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        client = partial(Patient, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        tls, most_s = self.config.ssl, None if self.config.ssl is None else HEAD_S
+        loop, backlog = asyncio.get_running_loop(), self.config.backlog
+        for each in sockets or []:
+            self.servers.append(
+                await loop.create_server(client, sock=each, ssl=tls, ssl_handshake_timeout=most_s, backlog=backlog)
+            )
         if not self.should_exit:
             self.ready()
 

@@ -14,7 +14,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
 from avmfs.mcp.guard import Guarded
-from avmfs.mcp.patience import CLIENTS, Patient
+from avmfs.mcp.patience import CLIENTS, Bounded, Patient
 from avmfs.mcp.server import MemoryServer
 
 PATH = "/mcp"
@@ -44,6 +44,6 @@ def serve_http(
     )
     print(f"avm-mcp: serving {server.name} on http://{shown}:{port}{PATH}", file=sys.stderr, flush=True)
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[Bounded(listener)])
     finally:
         server.close()

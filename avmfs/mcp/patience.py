@@ -6,14 +6,34 @@ Owns these limits, which hold before anybody has shown a token. Used by avm-mcp 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from typing import Any, Final
+from weakref import WeakSet
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CLIENTS: Final = 256
+OPEN: Final = 2 * CLIENTS  # connections, of clients and of those that have said nothing yet, as TLS would have it
 HEAD_S: Final = 10.0  # for a request's head to come, and between two requests
 SEND_S: Final = 30.0  # for a client to take what it is sent
 TAKEN: Final = 64 * 1024  # bytes of an answer that a client takes within SEND_S, unless it has them all
+
+
+class Bounded(socket.socket):
+    """The same listening socket, which hangs up at once on whoever comes while so many are connected."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(listener.family, listener.type, listener.proto, os.dup(listener.fileno()))
+        self._taken = WeakSet[socket.socket]()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        made, address = super().accept()
+        if sum(each.fileno() >= 0 for each in self._taken) >= OPEN:
+            made.close()
+            raise ConnectionAbortedError("too many are connected")
+        self._taken.add(made)
+        return made, address
 
 
 class Patient(H11Protocol):

@@ -13,7 +13,7 @@ from typing import Final
 
 from avmfs import calls
 from avmfs.calls import Background
-from avmfs.errors import AvmError, Busy, Stale, StoreFailed
+from avmfs.errors import AvmError, Busy, NotFound, Stale, StoreFailed
 from avmfs.store.identity import OPERATOR
 from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
 from avmfs.store.store import Store
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 ASKED_S: Final = 1.0
 FOLLOWED_S: Final = 10.0  # so long a look waits for what others have appended to be applied here
+PAUSE_S: Final = 60.0  # after one that found the log's tables read: each keeps all hosts waiting for a moment
 SILENT_S: Final = 60.0  # a host of which nothing was heard for so long is not waited for
 _AGAIN_S: Final = 0.0005
 _LOOK_S: Final = 0.2  # as often who waits for another one's answer looks whether anybody waits for its own
@@ -64,10 +65,11 @@ class Forgetting:
         self._store, self._open_log, self._database, self._host = store, open_log, database, host
         self._taken: tuple[str, int] | None = None  # for which purge a snapshot is there, and its number
         self._work = Background("forgetting")
+        self._again_at = 0.0
         self._said = ""  # of what went wrong last
 
     def step(self) -> None:
-        if not self._work.busy and self._store.uncut() is not None:
+        if not self._work.busy and time.monotonic() >= self._again_at and self._store.uncut() is not None:
             self._work.start(self._run)
 
     def _run(self) -> None:
@@ -100,8 +102,14 @@ class Forgetting:
             number = self._taken[1]
             if any(each.number < number and each.age_s < SILENT_S for each in shared.hosts()):
                 return
-            self._taken = None  # also where it is no more, since others have put newer ones: then anew
-            shared.cut(number)
+            try:
+                shared.cut(number)
+            except NotFound:  # others have put newer ones
+                self._taken = None
+                raise
+            except Busy:
+                self._again_at = time.monotonic() + PAUSE_S
+                raise
         self._store.submit(OPERATOR, "wipe", cut=purged)
         log.info("what was purged is out of the shared log, which begins behind record %d", number)
 

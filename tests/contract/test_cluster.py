@@ -63,6 +63,15 @@ def shared(path: Path, log: MemoryLog, name: str, data: bytes = b"y") -> None:
     host.close()
 
 
+def followed(path: Path, log: MemoryLog) -> int:
+    host = ReplicatedApplier(
+        path, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host=path.parent.name
+    )
+    host.resolve()
+    host.close()
+    return host.number
+
+
 @pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(MemoryServer())
@@ -77,7 +86,7 @@ def made(path: Path, log: MemoryLog) -> Path:
 def test_a_host_joins_with_a_snapshot_and_what_came_since(tmp_path: Path, log: MemoryLog) -> None:
     a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
     shared(a, log, "two.md")
-    assert cluster.join(b, log, POLICY).number == 0
+    assert cluster.join(b, log, POLICY).number == log.head() > 0
     shared(b, log, "three.md")
     shared(a, log, "four.md")
     shared(b, log, "five.md")
@@ -86,12 +95,10 @@ def test_a_host_joins_with_a_snapshot_and_what_came_since(tmp_path: Path, log: M
     shared(a, log, "eight.md")
     shared(b, log, "eight.md")
     shared(a, log, "eight.md")
-    host = ReplicatedApplier(b, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
-    host.resolve()
-    host.close()
+    number = followed(b, log)
     assert not differing(a, b)
     found = cluster.status(log)
-    assert found["record"] == host.number and found["snapshots"][0]["number"] == 0
+    assert found["record"] == number and found["snapshots"][0]["number"] == 0
 
 
 def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: MemoryLog) -> None:
@@ -205,6 +212,25 @@ def test_who_leaves_is_forgotten_by_no_log_but_its_own(tmp_path: Path, log: Memo
         cluster.init(a, other, "a")
     cluster.leave(a, other, "a")
     assert [each.name for each in other.hosts()] == ["a"], "another machine may be called the same"
+    write(a, "two.md")
+
+
+@pytest.mark.parametrize("gone", ["server", "tables"])
+def test_a_host_leaves_a_log_that_is_there_no_more(
+    gone: str, tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = made(tmp_path / "avm.db", log)
+    (tmp_path / "config.yaml").write_text("store: {log: postgresql://h/d}\n")
+    (tmp_path / "config.yaml").chmod(0o600)
+    monkeypatch.setattr("avmfs.cli.keeping.shared_log", lambda settings: log)
+    if gone == "server":
+        log._server.down = True
+    else:
+        log._server.cluster = ""
+    where = {f"AVM_{name}_DIR": str(tmp_path) for name in ("CONFIG", "RUNTIME", "DATA")}
+    left = CliRunner().invoke(avm, ["cluster", "leave"], env=where)
+    assert left.exit_code == 0 and "take `store.log` out" in left.stdout, left.output
+    assert "may list this host still" in caplog.text
     write(a, "two.md")
 
 
@@ -334,6 +360,7 @@ def test_a_host_that_joins_again_is_read_by_no_index_that_a_reader_holds(tmp_pat
         shared(b, log, "two.md")
         cluster.join(b, log, POLICY)
         assert database.integrity(b) == []
+    followed(a, log)
     assert not differing(a, b)
 
 
@@ -433,6 +460,24 @@ def test_a_host_with_other_rules_does_not_join(other: Policy, named: str, tmp_pa
         cluster.join(b, log, other)
     assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
     cluster.join(b, log, POLICY)
+
+
+def test_the_rules_of_who_joins_are_held_against_those_in_force_now(tmp_path: Path, log: MemoryLog) -> None:
+    """Not against those of the snapshot: nobody else may be there to make another one."""
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    changed = Policy.from_words([("/memory/*", "rw", None), ("/memory/own/*", "ro", None)], "none")
+    shared(a, log, "two.md")
+    host = ReplicatedApplier(a, changed, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    host.close()
+    with pytest.raises(Invalid, match="other rules"):
+        cluster.join(b, log, POLICY)
+    assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
+    cluster.join(b, log, changed)
+    joined = ReplicatedApplier(b, changed, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
+    joined.settle()
+    joined.alone(ALICE, "write_path", {"path": [b"memory", b"three.md"], "data": b"y"})
+    joined.close()
 
 
 def test_nothing_is_done_beside_a_daemon(tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,4 +644,37 @@ def test_what_was_purged_leaves_the_log_though_others_put_newer_snapshots_meanwh
             forgetting.run()
         forgetting.run()
         assert store.uncut() is None and not list(cluster.traces_of(log, "zqxcanary"))
+    host.close()
+
+
+def test_while_the_logs_tables_are_read_what_was_purged_waits_and_no_other_snapshot_is_sent(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    host = ReplicatedApplier(a, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="a")
+    host.settle()
+    node = host.alone(ALICE, "write_path", {"path": [b"memory", b"secret.md"], "data": b"zqxcanary"})["node"]
+    host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
+    sent: list[int] = []
+    put, cut = log.put_snapshot, log.cut
+    monkeypatch.setattr(log, "put_snapshot", lambda number, *rest: (sent.append(number), put(number, *rest)))
+
+    def reading(number: int) -> None:
+        cut(number)
+        raise Busy("somebody reads the tables")
+
+    with contextlib.closing(Store(a, Applying(host))) as store:
+        forgetting = Forgetting(store, lambda: log, a, "a")
+        with monkeypatch.context() as dump:
+            dump.setattr(log, "cut", reading)
+            for _ in range(2):
+                with pytest.raises(Busy, match="somebody reads"):
+                    forgetting.run()
+            assert store.uncut() is not None
+            monkeypatch.setattr(forgetting, "run", lambda: pytest.fail("too early"))
+            forgetting.step()
+            assert not forgetting._work.busy, "it keeps all hosts waiting for a moment"
+            monkeypatch.delattr(forgetting, "run")
+        forgetting.run()
+        assert store.uncut() is None and len(sent) == 1
     host.close()

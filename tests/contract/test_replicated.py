@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -344,6 +345,45 @@ def test_what_waits_for_the_log_is_refused_when_it_has_waited_long_enough_whoeve
     a.down = None
     writer._commit([(peers[0], late)])
     assert wire.receive(pairs[0][0])[1] is None and names(a) == ["late"]
+
+
+def test_who_waits_for_the_log_keeps_nobody_waiting_who_needs_the_disk_alone(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(WalSync, "quick", False)
+    a = hosts.open("a")
+    a.down = None
+    writer, pairs = writing(a, tmp_path / "sock", hosts, request, wait_s=1000.0)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("write_path", {"path": [b"memory", b"one.md"], "data": b"1"}),
+        ("write_path", {"path": [b"memory", b"two.md"], "data": b"2"}),
+        ("sync", {}),
+    ]
+    batch: list[tuple[Peer, Any]] = [
+        (Peer(mine, client=b"%d" % n * 16, agent=ANYBODY, origin=b""), parse([1, "alice", False, *said]))
+        for n, ((_, mine), said) in enumerate(zip(pairs, asked, strict=True))
+    ]
+    writer._recent.extend("ab")  # not alone: another thread syncs
+    writer._commit(batch[:1])
+    a.down = ReadOnly("the log is down")
+    for each in batch[1:]:
+        writer._scheduler.add(*each)
+    got: list[Any] = []
+
+    def hear() -> None:
+        try:
+            for other in (pairs[0][0], pairs[2][0]):
+                other.settimeout(30.0)
+                got.append(wire.receive(other)[1])
+        finally:
+            a.down = None
+
+    hearing = threading.Thread(target=hear)
+    hearing.start()
+    while writer._scheduler:
+        writer._commit(writer._scheduler.next())
+    hearing.join()
+    assert got == [None, None]
 
 
 def test_a_host_tells_how_far_its_clock_is_from_that_of_the_log(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
-from avmfs.errors import Exists, NotFound, Stale
+from avmfs.errors import Busy, Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, InDoubt, Overtaken, Record, SharedLog, Unreachable
 from tests.contract.memory_log import MemoryLog, MemoryServer
+from tests.links import Link
 
 Opened = Callable[[], SharedLog]
 LIMIT_S = 60.0
@@ -250,6 +251,24 @@ def test_a_snapshot_is_replaced_while_others_connect(opened: Opened) -> None:
     assert [each[:3] for each in log.snapshots()] == [(3, "b", 6)] and b"".join(log.snapshot(number)) == b"second"
 
 
+@pytest.mark.parametrize("newer", [[3], [4, 5]], ids=["replaced", "dropped"])
+def test_no_snapshot_is_read_that_is_half_another_one(opened: Opened, newer: list[int]) -> None:
+    log, other = opened(), opened()
+    append(log, *(b"%d" % n for n in range(1, 6)))
+    log.put_snapshot(3, "a", whole := [b"one", b"two", b"three"])
+    chunks = log.snapshot(3)
+    found = [next(chunks)]
+    for number in newer:
+        other.put_snapshot(number, "a", [b"111", b"222", b"33333"])
+    try:
+        found += chunks
+    except Stale as e:
+        assert "try again" in str(e) and len(found) < len(whole)
+    else:
+        assert found == whole
+    assert b"".join(log.snapshot(newer[-1])) == b"11122233333"
+
+
 def test_large_records_are_read_a_few_at_a_time(opened: Opened) -> None:
     log, sizes = opened(), [10, 3 << 20, 3 << 20, 9 << 20, 10, 20]
     append(log, *(b"x" * size for size in sizes))
@@ -286,6 +305,92 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
         log.take()
     log.close()
+
+
+def test_a_slow_link_has_a_large_record_in_time(request: pytest.FixtureRequest) -> None:
+    """As many calls as it takes: the limit of one ends what does not answer."""
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    server, name = request.getfixturevalue("postgres"), secrets.token_hex(8)
+    near, link = PostgresLog(server.database(name)), Link(server.port)
+    far = PostgresLog(server.over_tcp(link.port, name), call_s=5.0)
+    large = secrets.token_bytes(5 << 20)
+    near.create("c1")
+    append(near, b"1", large, b"3")
+    assert far.head() == 3
+    link.delay_s = 0.1  # for each 64 KiB
+    records = [*far.read(0, 9), *far.read(2, 9)]
+    assert [each.number for each in records] == [1, 2, 3] and records[1].data == large
+    assert far.take(1) == 3 and [each.number for each in far.read(1, 9)] == [2]
+    far.give()
+    link.close()
+    for log in (near, far):
+        log.close()
+
+
+def test_a_server_that_has_no_tables_yet_is_unreachable(request: pytest.FixtureRequest) -> None:
+    """As while they are restored: nothing is missing then, for those who look names up."""
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    log = PostgresLog(request.getfixturevalue("postgres").database(secrets.token_hex(8)))
+    asks: list[Callable[[], object]] = [
+        log.take,
+        lambda: log.take(1),
+        log.head,
+        lambda: log.has(1, b"x"),
+        lambda: log.append(record(1)),
+        lambda: log.read(0, 1),
+        lambda: log.keep(time.time()),
+        lambda: log.report("a", 1, 17),
+        log.hosts,
+        log.snapshots,
+    ]
+    for ask in asks:
+        with pytest.raises((Unreachable, InDoubt)):
+            ask()
+    with pytest.raises(NotFound):
+        log.cluster()
+    log.create("c1")
+    append(log, b"1")
+    log.close()
+
+
+def test_while_somebody_reads_the_tables_for_long_what_is_cut_keeps_no_host_waiting(
+    request: pytest.FixtureRequest,
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import HELD_S, PostgresLog
+
+    address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+    log, other = PostgresLog(address), PostgresLog(address)
+    log.create("c1")
+    append(log, b"1", b"2")
+    log.put_snapshot(1, "a", [b"x"])
+    failed: list[Exception] = []
+
+    def cut() -> None:
+        try:
+            log.cut(1)
+        except Exception as e:
+            failed.append(e)
+
+    with psycopg.connect(address) as dump:
+        dump.execute("select count(*) from avm_record")
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        while cutting.is_alive():
+            assert other.take(2) == 2 and not other.has(2, b"x")
+            other.give()
+            time.sleep(0.01)
+        assert isinstance(failed[0], Busy) and [each.number for each in other.read(0, 9)] == [2]
+    log.cut(1)
+    with log._asking() as db:
+        row = db.execute("select setting::int from pg_settings where name = 'lock_timeout'").fetchone()
+    assert row is not None and row[0] > HELD_S * 1000
+    for each in (log, other):
+        each.close()
 
 
 def test_a_call_after_one_that_found_no_thread_to_limit_it_is_limited() -> None:
@@ -343,6 +448,26 @@ def test_a_server_looks_whether_a_host_that_says_nothing_is_there(request: pytes
         ).fetchone()
     log.close()
     assert row is not None and 0 < row[0] <= 30
+
+
+def test_each_schema_that_an_address_chooses_has_a_log_of_its_own(request: pytest.FixtureRequest) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    server, name = request.getfixturevalue("postgres"), secrets.token_hex(8)
+    address = server.database(name)
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute("create schema team_a; create schema team_b")
+    logs = [PostgresLog(f"{address}&options=-csearch_path%3Dteam_{team}") for team in "ab"]
+    for log, cluster in zip(logs, ("c1", "c2"), strict=True):
+        with pytest.raises(NotFound):
+            log.cluster()
+        log.create(cluster)
+        append(log, cluster.encode())
+    assert [log.cluster() for log in logs] == ["c1", "c2"]
+    assert [[each.data for each in log.read(0, 9)] for log in logs] == [[b"c1"], [b"c2"]]
+    for log in logs:
+        log.close()
 
 
 def test_a_host_whose_role_was_revoked_is_out(request: pytest.FixtureRequest) -> None:

@@ -267,6 +267,24 @@ def test_a_form_of_a_file_that_is_changed_while_its_page_is_made_changes_nothing
         assert door.call("read", path=path)["data"] == b"of bob\n"
 
 
+def test_no_form_is_offered_for_what_a_browser_does_not_send_back_as_it_is(writable: Web) -> None:
+    """A browser sends every line end as CRLF, and NUL as another character."""
+    path = "/memory/shared/ends.txt"
+    with contextlib.closing(writable.door("alice")) as door:
+        for body, kept in (
+            (b"a\nb\n", True),
+            (b"a\r\nb\r\n", True),
+            (b"a\r\nb\n", False),
+            (b"a\rb\n", False),
+            (b"a\r\nb\r\r\n", False),
+            (b"a\rb", False),
+            (b"one\0two\0", False),
+        ):
+            door.call("write", path=path, data=body)
+            shown = Visitor(writable, "alice").get("/note", path=path).body.decode()
+            assert ("<textarea" in shown) == kept and ("no form sends back" in shown) != kept, body
+
+
 def test_what_has_changed_leads_to_files_that_are_there(writable: Web) -> None:
     with contextlib.closing(writable.door("alice")) as door:
         door.call("write", path="/memory/shared/goes.md", data=b"x")

@@ -6,17 +6,24 @@ import contextlib
 import http.client
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_config import find_paths
+from avmfs_config.http import HttpSettings
 
 from avmfs.errors import Busy, Denied, Invalid
+from avmfs.http import service
+from avmfs.http.service import Server
+from avmfs.mcp import patience
 from avmfs.rpc.over_http import HttpDoor
 from tests.faults.daemons import LIMIT_S, QUIET, Daemon, wait
 from tests.http.http_world import of, started
@@ -91,6 +98,56 @@ def serving(root: Path) -> Iterator[Callable[[Path], tuple[Daemon, str, str]]]:
                 return daemon, web.url, str(door.call("create_key", actions=["read", "write"])["key"])
 
         yield start
+
+
+@pytest.fixture
+def here(tmp_path: Path, certificates: dict[str, Path]) -> Iterator[tuple[str, int]]:
+    """The service in this process, and no door behind it: its address."""
+    good, ready = certificates["good"], threading.Event()
+    where = find_paths({f"AVM_{name}_DIR": str(tmp_path) for name in ("RUNTIME", "DATA", "CONFIG")})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Server(listener, HttpSettings(cert=good, key=good.with_suffix(".key")), where, dict)
+        thread = threading.Thread(target=server.run, args=[ready.set])
+        thread.start()
+        try:
+            assert ready.wait(LIMIT_S)
+            yield listener.getsockname()
+        finally:
+            server.stop()
+            thread.join(LIMIT_S)
+
+
+def hung_up(sock: socket.socket) -> bool:
+    sock.settimeout(30.0)  # asyncio's own patience is a minute
+    with contextlib.suppress(ConnectionResetError):
+        return sock.recv(1) == b""
+    return True
+
+
+def test_who_begins_no_handshake_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(service, "HEAD_S", 1.0)
+    with socket.create_connection(request.getfixturevalue("here")) as silent:
+        assert hung_up(silent)
+
+
+def test_no_more_are_connected_than_there_is_room_for_though_they_say_nothing(
+    here: tuple[str, int], certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "OPEN", 3)
+    context = ssl.create_default_context(cafile=str(certificates["good"]))
+
+    def served() -> bool:
+        try:
+            with socket.create_connection(here) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1"):
+                return True
+        except OSError:
+            return False
+
+    with contextlib.ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection(here)) for _ in range(4)]
+        assert hung_up(silent[3]) and not served()
+        silent[0].close()
+        wait(served)
 
 
 def avm(key: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -31,8 +31,9 @@ from avmfs.store.rows import incarnation
 from avmfs.store.rows.log_position import Position, place, position
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import database
-from avmfs.store.sharedlog.protocol import SharedLog
+from avmfs.store.sharedlog.protocol import SharedLog, Unreachable
 from avmfs.store.writer import rewriting
+from avmfs.store.writer.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +84,11 @@ def snapshot(path: Path, log: SharedLog, host: str) -> int:
 
 
 def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None) -> Position:
-    """Make the store at ``path`` of the newest snapshot. One of the same log is replaced, and its ``anchors`` are put
-    aside: they know of changes that it gets again only when it follows the log. Where the log has lost records that it
-    had, it is kept beside, and the new one tells that it went back (``incarnation``). ``rules``: of this host; they
+    """Make the store at ``path`` of the newest snapshot and what came since. One of the same log is replaced, and its
+    ``anchors`` are put aside: they may know of changes that the log has lost. Where it has lost records that the store
+    had, that is kept beside, and the new one tells that it went back (``incarnation``). ``rules``: of this host; they
     have to be those in force, or it could not write. Raises Exists where there is another store, NotFound, Invalid,
-    Busy, NoSpace, StoreFailed, OSError."""
+    Busy, NoSpace, Stale, StoreFailed, OSError."""
     cluster, found = log.cluster(), log.snapshots()
     if not found:
         raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")
@@ -105,7 +106,7 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
         lost = here is not None and not (here.number <= log.head() and log.has(here.number, bytes.fromhex(here.last)))
         new = path.with_name(path.name + ".joined")
         kept = sum(each.stat().st_size for each in loss_check.files(path)) if lost else 0
-        at = _joined(new, log.snapshot(found[0].number), cluster, rules, kept)
+        at = _joined(new, log, found[0].number, cluster, rules, kept)
         try:
             if lost:
                 aside = loss_check.keep(path)
@@ -123,13 +124,16 @@ def join(path: Path, log: SharedLog, rules: Policy, anchors: Path | None = None)
 
 
 def leave(path: Path, log: SharedLog, host: str) -> None:
-    """The store becomes this machine's own, as it is, whatever log ``log`` is."""
+    """The store becomes this machine's own, as it is, whatever log ``log`` is, and where there is none any more."""
     with _still(path):
         if (found := _position(path)) is None:
             raise Invalid("this store is shared with nobody", os.fspath(path))
         _place(path, None)
-    if log.cluster() == found.cluster:  # in another one's a host of that name is another machine
-        log.forget(host)
+    try:
+        if log.cluster() == found.cluster:  # in another one's a host of that name is another machine
+            log.forget(host)
+    except (NotFound, Unreachable) as e:
+        logger.warning("the shared log may list this host still: %s", e)
 
 
 def traces_of(log: SharedLog, text: str) -> Iterator[traces.Trace]:
@@ -155,21 +159,26 @@ def status(log: SharedLog) -> dict[str, Any]:
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
 
 
-def _joined(new: Path, chunks: Iterator[bytes], cluster: str, rules: Policy, kept: int) -> Position:
-    """Write the snapshot to the file ``new``, and look whether it is what it should be. Else it goes. ``kept``: bytes
-    of the store of before, where that had more and is to be copied."""
+def _joined(new: Path, log: SharedLog, number: int, cluster: str, rules: Policy, kept: int) -> Position:
+    """Write the snapshot to the file ``new``, look whether it is what it should be, and apply what the log has behind
+    it, the rules in force among that. Else it goes. ``kept``: bytes of the store of before, where that had more and is
+    to be copied."""
     try:
-        _write(new, chunks, kept)
+        _write(new, log.snapshot(number), kept)
         with contextlib.closing(database.connect(new, writable=True)) as db:
             at = position(db)
             if at is None or at.cluster != cluster or db.execute("pragma quick_check").get != "ok":
                 raise StoreFailed("the snapshot is damaged: take another one (avm cluster snapshot)")
+            with contextlib.closing(Replica(new)) as replica:
+                while records := log.read(replica.at.number, READ):
+                    replica.apply(records)
+                    replica.db.wal_checkpoint()
+                at = replace(replica.at, rules="")
             if rules.joined(stored_people(db)).plain != db.execute(_IN_FORCE).get:
                 raise Invalid(
                     "config.yaml says other rules than are in force in the shared store: make `permissions`,"
                     " `default_access`, `trust`, `agents` and `providers` the same as on the others"
                 )
-            at = replace(at, rules="")
             place(db, at)
             if kept:
                 db.execute(incarnation.BEGUN)

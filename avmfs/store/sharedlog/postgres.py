@@ -24,7 +24,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import errors, sql
 
-from avmfs.errors import Exists, NotFound, Stale
+from avmfs.errors import Busy, Exists, NotFound, Stale
 from avmfs.store.sharedlog.protocol import CLOCK_S, READ_BYTES, Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 CALL_S: Final = 10.0  # longer no call takes
 HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
 # Else the server keeps the session of a host that has lost its power, or its link, with all locks, for two hours.
-_GHOSTS: Final = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"  # seconds
+_GHOSTS: Final = "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"  # s
 BULK_S: Final = 600.0  # of a snapshot
+QUEUE_S: Final = 2.0  # so long all hosts wait behind who wants a table for itself; longer than autovacuum is waited for
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
 _HOUSE: Final = 0x61766D66  # the advisory lock of who keeps house, with the baton's row as its other half
@@ -62,10 +63,15 @@ from avm_baton,
      (select exists(select 1 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as mine) as held
 """
 _AHEAD: Final = 64  # records that come with the baton
-_READ: Final = (
-    "select number, token, host, data from (select *, sum(octet_length(data)) over (order by number) as upto from"
-    " (select * from avm_record where number > {} order by number limit {}) as next) as sized"
-    f" where upto - octet_length(data) < {READ_BYTES} order by number"
+_READ: Final = (  # one that is larger than what is read at once comes last, and without its data
+    f"select number, token, host, case when size <= {READ_BYTES} then data end from"
+    " (select *, sum(size) over (order by number) as upto from (select *, octet_length(data) as size"
+    " from avm_record where number > {} order by number limit {}) as next) as sized"
+    f" where upto - size < {READ_BYTES} order by number"
+)
+_PIECE: Final = f"select substr(data, %s, {READ_BYTES}) from avm_record where number = %s and token = %s"
+_CHUNK: Final = (
+    "select data from avm_chunk natural join avm_snapshot where number = %s and part = %s and host = %s and at = %s"
 )
 _TOKEN: Final = "select token from avm_record where number = {}"
 _APPEND: Final = """
@@ -116,11 +122,14 @@ class PostgresLog:
                 found.nextset()
                 token = found.fetchone()
                 found.nextset()
-                self._ahead = after, token and bytes(token[0]), _records(found)
+                self._ahead = after, token and bytes(token[0]), _records(found.fetchall())
             return newest
 
     def head(self) -> int:
-        return int(self._baton("newest"))
+        try:
+            return int(self._baton("newest"))
+        except NotFound as e:  # its tables are on their way back, perhaps
+            raise Unreachable(e.reason) from None
 
     def has(self, number: int, token: bytes) -> bool:
         had, found, _ = self._ahead
@@ -160,7 +169,20 @@ class PostgresLog:
         if ahead and had == after:
             return ahead[:most]
         with self._asking() as db:
-            return _records(db.execute(_READ.format("%s", "%s").encode(), (after, most), binary=True))
+            found = db.execute(_READ.format("%s", "%s").encode(), (after, most), binary=True).fetchall()
+        return _records(found) + [self._in_pieces(*each[:3]) for each in found if each[3] is None]
+
+    def _in_pieces(self, number: int, token: bytes, host: str) -> Record:
+        """Each has the time of a call."""
+        data, more = bytearray(), True
+        while more:
+            with self._asking() as db:
+                row = db.execute(_PIECE.encode(), (len(data) + 1, number, token), binary=True).fetchone()
+            if row is None:
+                raise Unreachable(f"record {number} of the shared log was cut meanwhile")
+            data += row[0]
+            more = len(row[0]) == READ_BYTES
+        return Record(number, bytes(token), host, bytes(data))
 
     def wait(self, after: int, most_s: float) -> int:
         deadline = time.monotonic() + most_s
@@ -235,9 +257,17 @@ class PostgresLog:
                 db.execute("delete from avm_record where number <= %s", (number,))
             if not _one(db.execute(_OWNER)):
                 log.warning("the tables of the shared log are another role's: their owner has to vacuum them (full)")
-            else:
+                return
+            try:
+                db.execute(f"set lock_timeout = {int(QUEUE_S * 1000)}".encode())
                 db.execute("vacuum full avm_record")
                 db.execute("vacuum full avm_chunk")
+            except errors.LockNotAvailable:
+                raise Busy(
+                    "somebody reads the tables of the shared log (pg_dump?): they are not written anew"
+                ) from None
+            finally:
+                self._limit(db)
 
     def snapshots(self) -> list[Snapshot]:
         with self._asking() as db:
@@ -248,18 +278,21 @@ class PostgresLog:
             return [Snapshot(*row) for row in rows]
 
     def snapshot(self, number: int) -> Iterator[bytes]:
-        part = 0
+        with self._asking() as db:
+            taken = db.execute("select host, at, size from avm_snapshot where number = %s", (number,)).fetchone()
+        if taken is None:
+            raise NotFound(f"there is no snapshot {number}")
+        *of, size = taken
+        part = sent = 0
         while True:
             with self._asking(BULK_S) as db:
-                row = db.execute(
-                    "select data from avm_chunk where number = %s and part = %s", (number, part), binary=True
-                ).fetchone()
+                row = db.execute(_CHUNK, (number, part, *of), binary=True).fetchone()
             if row is None:
                 break
             yield bytes(row[0])
-            part += 1
-        if not part:
-            raise NotFound(f"there is no snapshot {number}")
+            part, sent = part + 1, sent + len(row[0])
+        if sent != size:
+            raise Stale(f"snapshot {number} of the shared log was replaced or dropped meanwhile: try again")
 
     def _baton(self, column: str) -> Any:
         with self._asking() as db:
@@ -279,11 +312,12 @@ class PostgresLog:
             db = self._db or self._connect()
             with self._watch.limit(db, most_s or self._call_s):
                 if not self._settled:
+                    self._limit(db)
                     with contextlib.suppress(errors.UndefinedTable):  # there is no log yet
                         db.execute(_SETTLE)
                     self._settled = True
                 yield db
-        except (errors.UniqueViolation, errors.DuplicateTable, errors.UndefinedTable):
+        except (errors.UniqueViolation, errors.DuplicateTable):
             raise
         except psycopg.Error as e:
             self._lost()
@@ -291,18 +325,11 @@ class PostgresLog:
             raise Unreachable(f"the shared log cannot be reached: {said}") from e
 
     def _connect(self) -> psycopg.Connection[Any]:
-        limits = {
-            "idle_in_transaction_session_timeout": HELD_S,
-            "lock_timeout": HELD_S + self._call_s,
-            "tcp_user_timeout": self._call_s,
-        }
-        said = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
         self._db = psycopg.connect(
             self._address,
             autocommit=True,
             application_name=f"avmfs {self._host}".strip(),
             connect_timeout=max(2, int(self._call_s)),
-            options=f"{said} {_GHOSTS}",
             keepalives_idle=int(self._call_s),
             keepalives_interval=1,
             keepalives_count=3,
@@ -311,6 +338,16 @@ class PostgresLog:
         self._db.prepare_threshold = 2
         return self._db
 
+    def _limit(self, db: psycopg.Connection[Any]) -> None:
+        """Not by ``options``, which would take the place of those of the address: they may choose the schema."""
+        limits = {
+            "idle_in_transaction_session_timeout": HELD_S,
+            "lock_timeout": HELD_S + self._call_s,
+            "tcp_user_timeout": self._call_s,
+        }
+        said = [f"set {name} = {int(seconds * 1000)}" for name, seconds in limits.items()]
+        db.execute("; ".join([*said, _GHOSTS]).encode(), prepare=False)
+
     def _lost(self) -> None:
         db, self._db = self._db, None
         self._listening = self._settled = False
@@ -318,8 +355,9 @@ class PostgresLog:
             db.close()
 
 
-def _records(found: psycopg.Cursor[Any]) -> list[Record]:
-    return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in found]
+def _records(found: list[Any]) -> list[Record]:
+    """Those that came whole."""
+    return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in found if data is not None]
 
 
 def _one(found: psycopg.Cursor[Any]) -> Any:

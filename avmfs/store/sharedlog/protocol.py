@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from avmfs.errors import Busy, ReadOnly, StoreFailed
 
-READ_BYTES: Final = 4 * 1024 * 1024  # of records that are read at once, beyond the first: a slow link has them in time
+READ_BYTES: Final = 512 * 1024  # of records that are read at once, or of a larger one: a slow link has them in time
 CLOCK_S: Final = 5.0  # by so much a host's clock may differ from the log's
 
 
@@ -111,12 +111,12 @@ class SharedLog(Protocol):
 
     def cut(self, number: int) -> None:
         """Drop everything up to ``number``, of which there is a snapshot, but for that: records and snapshots, and
-        their bytes too where the engine lets us. Raises NotFound."""
+        their bytes too where the engine lets us. Can be repeated. Raises NotFound; Busy while the bytes are read."""
 
     def snapshots(self) -> list[Snapshot]:
         """The newest first."""
 
     def snapshot(self, number: int) -> Iterator[bytes]:
-        """Its chunks, in order. Raises NotFound."""
+        """Its chunks, in order. Raises NotFound; Stale at the end of what another one has taken the place of."""
 
     def close(self) -> None: ...

@@ -114,13 +114,15 @@ class ReplicatedWriter(Writer):
                 self._sync([said for each in over for said in self._without([each], self._refusal(*each, down))])
                 return False
             self._peers.poll(AGAIN_S)
+            if not self._log.idle:
+                self._send_synced()
             self._run_calls()
         self._first.clear()
         return True
 
     def _is_over(self, now: float, request: Request) -> bool:
-        """Making words waits for no log: somebody searches, and goes on without them."""
-        wait_s = 0.0 if request.command == "drain_lexical" else self._wait_s
+        """Making words waits for no log: somebody searches, and goes on without them. Nor does syncing what is here."""
+        wait_s = 0.0 if request.command == "drain_lexical" or request.traits.only_syncs else self._wait_s
         return now >= max(request.came + wait_s, 0.0 if self._follower.settled else self._begun_at + START_S)
 
     def _refusal(self, peer: Peer, request: Request, down: AvmError) -> AvmError:
