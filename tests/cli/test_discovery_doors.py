@@ -112,7 +112,7 @@ def test_an_answer_keeps_to_its_budget(avm: Shell) -> None:
     counter = TokenCounter("cl100k_base")
     for budget in (1, 20, 60, 78, 4000):
         said = avm.out("ask", "what is the RSI of NVDA?", "-t", str(budget), agent="dora")
-        assert counter.count(said) <= budget, (budget, said)
+        assert counter.count(said) <= budget or said == "(nothing fits)\n", (budget, said)
 
 
 def test_topics(avm: Shell) -> None:
