@@ -169,6 +169,8 @@ def _joined(new: Path, log: SharedLog, number: int, cluster: str, rules: Policy,
             at = position(db)
             if at is None or at.cluster != cluster or db.execute("pragma quick_check").get != "ok":
                 raise StoreFailed("the snapshot is damaged: take another one (avm cluster snapshot)")
+        database.prepare(new)  # it may be of an earlier avmfs, and what the log has behind it of this one
+        with contextlib.closing(database.connect(new, writable=True)) as db:
             with contextlib.closing(Replica(new)) as replica:
                 while records := log.read(replica.at.number, READ):
                     replica.apply(records)

@@ -59,11 +59,12 @@ _LINKS_LEFT = (
     " and json_extract(value, '$[1]') not in (select value from json_each(?1))) where what = 'links'"
     " and exists (select 1 from json_each(?1) where instr(past_said.value, json_each.value))"
 )
-_REFUSED = f"scope = {NOBODYS} and op = 'refused'"
-_NAMED_BY_REFUSALS = (
-    f"select agent, path from log where {_REFUSED} and path <> x'' union"
-    " select agent, path from refusal where path <> x''"
+# Settled, which the index on classes finds by its own condition; and not yet.
+_REFUSED = (
+    "select agent, path, seq, other, salt from log"
+    f" where scope = {NOBODYS} and op <> 'tell' and op = 'refused' and path <> x'' and length(salt) = {hash_chain.SALT}"
 )
+_REFUSED_NOW = "select distinct agent, path from refusal where path <> x''"
 
 
 @command(frees_space=True)
@@ -295,9 +296,13 @@ def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes], directories: s
     rows += [
         row for row in tx.db.execute(named.format(_OF_THE_LIVING), of[:1]) if not said.isdisjoint({row[1], row[2]})
     ]
-    for refused in _refused(tx, said, directories):
-        rows += tx.db.execute(named.format(f"{_REFUSED} and agent = ? and path = ?"), refused).fetchall()
-        tx.do("update or replace refusal set path = x'' where agent = ? and path = ?", refused)
+    places = {paths.split(path) for path in said}
+    for agent, path, *row in tx.db.execute(_REFUSED):
+        if _is_of(agent, path, places, directories):
+            rows.append((row[0], path, *row[1:]))
+    for agent, path in tx.db.execute(_REFUSED_NOW).fetchall():
+        if _is_of(agent, path, places, directories):
+            tx.do("update or replace refusal set path = x'' where agent = ? and path = ?", (agent, path))
     for seq, path, other, salt in rows:
         tx.do(
             "update log set path = x'', other = null, salt = ? where seq = ?",
@@ -308,17 +313,13 @@ def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes], directories: s
     return said | {path.rpartition(b"/")[2] for path in said}
 
 
-def _refused(tx: Tx, said: set[bytes], directories: set[tuple[bytes, ...]]) -> list[tuple[str, bytes]]:
-    """What refusals name of it, by agent: each as that one typed it, also as a view."""
-    found, places = [], {paths.split(path) for path in said}
-    rows: list[Any] = tx.db.execute(_NAMED_BY_REFUSALS).fetchall()
-    for agent, path in rows:
-        parts = paths.spelled_out(paths.split(bytes(path)), agent)
-        if parts and (view := paths.parse_view(parts[-1])) is not None:
-            parts = (*parts[:-1], view.base) if view.base else parts[:-1]
-        if parts in places or any(parts[:length] in directories for length in range(len(parts))):
-            found.append((agent, bytes(path)))
-    return found
+def _is_of(agent: str, path: bytes, places: set[tuple[bytes, ...]], directories: set[tuple[bytes, ...]]) -> bool:
+    """Return whether a refusal names one of ``places``, or what is below ``directories``: as ``agent`` typed it, also
+    as a view."""
+    parts = paths.spelled_out(paths.split(bytes(path)), agent)
+    if parts and (view := paths.parse_view(parts[-1])) is not None:
+        parts = (*parts[:-1], view.base) if view.base else parts[:-1]
+    return parts in places or any(parts[:length] in directories for length in range(len(parts)))
 
 
 def _forget_deliveries(tx: Tx, nodes: set[int]) -> None:

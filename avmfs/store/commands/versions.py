@@ -58,9 +58,10 @@ _JOINS = (
     "select exists(select 1 from tag where document = ?1) or exists(select 1 from link where source = ?1)"
     " or exists(select 1 from link where target = ?1)"
 )
-# Made since ?2, by ?3, and nothing is said of it yet.
+# Written once, since ?2, by ?3, and nothing is said of it yet.
 _SCRATCH = (
-    "select created between ?2 and ?3 and importance is null and shared is null and user is null"
+    "select head <= 1 and coalesce((select at from version where document = ?1 and number = head), created)"
+    " between ?2 and ?3 and importance is null and shared is null and user is null"
     f" and not ({_JOINS}) and not exists(select 1 from claim where document = ?1) from document where id = ?1"
 )
 # As many as a document may have, links each agent: ?1 goes on, ?2 ends, ?3 is that number.
