@@ -297,10 +297,10 @@ def _forget_names(tx: Tx, of: tuple[str, ...], stood: set[bytes], directories: s
         row for row in tx.db.execute(named.format(_OF_THE_LIVING), of[:1]) if not said.isdisjoint({row[1], row[2]})
     ]
     places = {paths.split(path) for path in said}
-    for agent, path, *row in tx.db.execute(_REFUSED):
-        if _is_of(agent, path, places, directories):
-            rows.append((row[0], path, *row[1:]))
-    for agent, path in tx.db.execute(_REFUSED_NOW).fetchall():
+    settled: list[Any] = tx.db.execute(_REFUSED).fetchall()
+    rows += [(seq, path, *more) for agent, path, seq, *more in settled if _is_of(agent, path, places, directories)]
+    unsettled: list[Any] = tx.db.execute(_REFUSED_NOW).fetchall()
+    for agent, path in unsettled:
         if _is_of(agent, path, places, directories):
             tx.do("update or replace refusal set path = x'' where agent = ? and path = ?", (agent, path))
     for seq, path, other, salt in rows:
