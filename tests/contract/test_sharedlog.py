@@ -280,8 +280,9 @@ def test_large_records_are_read_a_few_at_a_time(opened: Opened) -> None:
         found += [len(each.data) for each in records]
     assert found == sizes
     assert log.take(2) == 6
-    assert log.read(2, 100)[0].number == 3
+    assert [each.number for each in log.read(2, 100)][:1] in ([], [3]), "with the baton it may be left for later"
     log.give()
+    assert log.read(2, 100)[0].number == 3
 
 
 def test_half_a_snapshot_is_none(opened: Opened) -> None:
@@ -322,8 +323,9 @@ def test_a_slow_link_has_a_large_record_in_time(request: pytest.FixtureRequest) 
     link.delay_s = 0.1  # for each 64 KiB
     records = [*far.read(0, 9), *far.read(2, 9)]
     assert [each.number for each in records] == [1, 2, 3] and records[1].data == large
-    assert far.take(1) == 3 and [each.number for each in far.read(1, 9)] == [2]
+    assert far.take(1) == 3 and far.read(1, 9) == [], "nobody is to wait for who has the baton"
     far.give()
+    assert [each.number for each in far.read(1, 9)] == [2]
     link.close()
     for log in (near, far):
         log.close()

@@ -25,6 +25,7 @@ from avmfs.trust import Origin
 _PIECE = 4 * 1024 * 1024
 AMEND_WITHIN_NS = 1_000_000_000  # a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
+SCRATCH_NS = 3600 * 1_000_000_000  # as long a program may take to write what it puts in a file's place
 TAGS_MAX, LINKS_MAX = 256, 1000  # of a document; links of an agent that lead from it
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried
@@ -58,10 +59,10 @@ _JOINS = (
     "select exists(select 1 from tag where document = ?1) or exists(select 1 from link where source = ?1)"
     " or exists(select 1 from link where target = ?1)"
 )
-# Written once, since ?2, by ?3, and nothing is said of it yet.
+# Made since ?4 and written since ?2, both by ?3, and nothing is said of it yet.
 _SCRATCH = (
-    "select head <= 1 and coalesce((select at from version where document = ?1 and number = head), created)"
-    " between ?2 and ?3 and importance is null and shared is null and user is null"
+    "select coalesce((select at from version where document = ?1 and number = head), created) between ?2 and ?3"
+    " and created between ?4 and ?3 and importance is null and shared is null and user is null"
     f" and not ({_JOINS}) and not exists(select 1 from claim where document = ?1) from document where id = ?1"
 )
 # As many as a document may have, links each agent: ?1 goes on, ?2 ends, ?3 is that number.
@@ -327,7 +328,7 @@ def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
 def is_scratch(tx: Tx, node: Node) -> bool:
     """Return whether a file is what a program has just written beside another one, to put it in that one's place. Any
     other has a document of its own to keep."""
-    asked = (tx.document_of(node), tx.now - AWAY_WITHIN_NS, tx.now)
+    asked = (tx.document_of(node), tx.now - AWAY_WITHIN_NS, tx.now, tx.now - SCRATCH_NS)
     return node.expires is None and bool(tx.db.execute(_SCRATCH, asked).get)
 
 

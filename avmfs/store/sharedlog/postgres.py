@@ -159,10 +159,12 @@ class PostgresLog:
             self.give()
 
     def give(self) -> None:
-        db = self._db
-        if db is not None and db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            with contextlib.suppress(Unreachable), self._asking():
+        if self._holds_baton():
+            with contextlib.suppress(Unreachable), self._asking() as db:
                 db.execute("rollback")
+
+    def _holds_baton(self) -> bool:
+        return self._db is not None and self._db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
     def read(self, after: int, most: int) -> list[Record]:
         (had, _, ahead), self._ahead = self._ahead, (0, None, [])
@@ -170,7 +172,8 @@ class PostgresLog:
             return ahead[:most]
         with self._asking() as db:
             found = db.execute(_READ.format("%s", "%s").encode(), (after, most), binary=True).fetchall()
-        return _records(found) + [self._in_pieces(*each[:3]) for each in found if each[3] is None]
+        large = [] if self._holds_baton() else [each[:3] for each in found if each[3] is None]  # others would wait
+        return _records(found) + [self._in_pieces(*each) for each in large]
 
     def _in_pieces(self, number: int, token: bytes, host: str) -> Record:
         """Each has the time of a call."""

@@ -88,7 +88,8 @@ class SharedLog(Protocol):
         """Give the baton back. Never raises."""
 
     def read(self, after: int, most: int) -> list[Record]:
-        """Records above ``after``, in order, at most so many; where they are large fewer, at least one."""
+        """Records above ``after``, in order, at most so many; where they are large fewer, at least one, and with the
+        baton perhaps none, as that takes its time."""
 
     def wait(self, after: int, most_s: float) -> int:
         """Return the newest number, as soon as it is above ``after`` or after ``most_s`` seconds."""

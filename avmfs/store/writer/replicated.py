@@ -182,8 +182,8 @@ class ReplicatedApplier(Applier):
                 if self._log.take() < record.number:
                     self._log.append(record, bytes.fromhex(self.replica.at.last))
                     return
+                self._log.give()  # it is there for good, and may be large
                 found = self._log.read(record.number - 1, 1)
-                self._log.give()
                 break
             except (Unreachable, InDoubt) as e:
                 failed = failed if isinstance(failed, InDoubt) else e
@@ -209,12 +209,12 @@ class ReplicatedApplier(Applier):
             try:
                 newest = self._asked()  # ways while nobody else can have the baton are dear: records come with it
                 self.require(self._log, newest, self.replica.at)
-                if self.number < newest <= self.number + AT_ONCE:
-                    self.follow(self._log.read(self.number, AT_ONCE), newest)
+                if self.number < newest <= self.number + AT_ONCE and (came := self._log.read(self.number, AT_ONCE)):
+                    self.follow(came, newest)
                 if self.number == newest:
                     self._unapplied = False
                     return
-                self._log.give()  # nobody is to wait for what is more
+                self._log.give()  # nobody is to wait for what is more, or large
                 while self.number < newest:
                     self.follow(self._log.read(self.number, AT_ONCE), newest)
             except AvmError as e:
