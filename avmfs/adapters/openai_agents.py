@@ -11,13 +11,12 @@ import contextlib
 import hashlib
 import json
 import secrets
-from typing import Any, Final
+from typing import Any
 
 from avmfs.adapters import as_json, file_name
 from avmfs.avm import AVM
-from avmfs.errors import AvmError, Invalid, NotFound, Stale
-
-_AT_ONCE: Final = 8 * 1024 * 1024  # bytes of one call
+from avmfs.errors import Invalid, NotFound, Stale
+from avmfs.transfer.importing import PIECE, laid_beside
 
 
 class AvmSession:
@@ -77,23 +76,14 @@ class AvmSession:
     def _replace(self, left: bytes, instead_of: bytes) -> None:
         """What is too large for one call is laid beside, for the same readers, and comes in one step all the same."""
         door = self._avm._door
-        if len(left) <= _AT_ONCE:
+        if len(left) <= PIECE:
             door.call("write", path=self._path, data=left, instead_of=instead_of)
             return
         [was] = door.call("records", path=self._path)["records"]
-        kept = {name: was[name] for name in ("mode", "shared", "sources") if was[name] is not None}
+        kept = {name: was[name] for name in ("mode", "shared", "sources")}
         beside = f"{self._path.rpartition('/')[0]}/.{secrets.token_hex(16)}"
-        try:
-            [refused] = door.call("put", items=[{"path": beside, "data": left[:_AT_ONCE], **kept}])
-            if refused is not None:
-                raise Invalid(refused[1], self._path)
-            for at in range(_AT_ONCE, len(left), _AT_ONCE):
-                door.call("write", path=beside, data=left[at : at + _AT_ONCE], mode="append")
+        with laid_beside(door, beside, left, self._path, kept):
             door.call("move", source=beside, target=self._path, instead_of=instead_of)
-        except AvmError:
-            with contextlib.suppress(NotFound):
-                door.call("remove", path=beside, permanently=True)
-            raise
 
 
 def _lines(data: bytes) -> list[bytes]:

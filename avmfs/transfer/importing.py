@@ -13,7 +13,7 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -265,20 +265,9 @@ class Import:
         with suppress(NotFound):  # of an import that was cut off
             self._door.call("remove", path=coming, permanently=True)
         writable = None if mode is None else mode | 0o200  # or no further piece could come by path
-        try:
-            self._put(path=coming, data=data[:PIECE], mode=writable, shared=item["shared"], sources=item["sources"])
-            for offset in range(PIECE, len(data), PIECE):
-                self._door.call("write", path=coming, data=data[offset : offset + PIECE], mode="append")
-            self._put(**item, laid=paths.raw(laid))
-        except AvmError:
-            with suppress(NotFound):
-                self._door.call("remove", path=coming, permanently=True)
-            raise
-
-    def _put(self, **item: Any) -> None:
-        [refused] = self._door.call("put", items=[{name: value for name, value in item.items() if value is not None}])
-        if refused is not None:
-            raise Invalid(refused[1])
+        said = {"mode": writable, "shared": item["shared"], "sources": item["sources"]}
+        with laid_beside(self._door, coming, data, where, said):
+            _put(self._door, {**item, "laid": paths.raw(laid)}, where)
 
     def _link(self) -> None:
         for where, record in self._links:
@@ -301,7 +290,7 @@ class Import:
         for where, record in self._links:
             if record.released and not self._dry:
                 with suppress(AvmError):  # it has gone
-                    self._put(path=where, released=True)
+                    _put(self._door, {"path": where, "released": True}, where)
 
 
 def _name(record: Record) -> str:
@@ -344,3 +333,24 @@ def _alike(mine: Record, record: Record, owner: str | None) -> bool:
         and {*record.sources} <= {*mine.sources}
         and (mine.released or not (record.released and record.sources))
     )
+
+
+@contextmanager
+def laid_beside(door: Door, beside: str, data: bytes, where: str, said: dict[str, Any]) -> Iterator[None]:
+    """What is too large for one call lies whole at the path ``beside`` during the block, in which it is to come to be
+    ``where``. What fails leaves nothing."""
+    try:
+        _put(door, {"path": beside, "data": data[:PIECE], **said}, where)
+        for offset in range(PIECE, len(data), PIECE):
+            door.call("write", path=beside, data=data[offset : offset + PIECE], mode="append")
+        yield
+    except AvmError:
+        with suppress(NotFound):
+            door.call("remove", path=beside, permanently=True)
+        raise
+
+
+def _put(door: Door, item: dict[str, Any], where: str) -> None:
+    [refused] = door.call("put", items=[{name: value for name, value in item.items() if value is not None}])
+    if refused is not None:
+        raise Invalid(refused[1], where)

@@ -92,7 +92,8 @@ def test_what_is_popped_is_of_the_conversation_that_was_begun_anew(avm: AVM, mon
 def test_the_last_item_of_a_session_that_no_call_takes_whole_is_popped(
     avm: AVM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("avmfs.adapters.openai_agents._AT_ONCE", 1000, raising=False)
+    for name in ("avmfs.adapters.openai_agents", "avmfs.transfer.importing"):
+        monkeypatch.setattr(f"{name}.PIECE", 1000)
     session, path, call = AvmSession("s", avm, "/shared/talk"), "/memory/shared/talk/s.jsonl", avm._door.call
     came = 0
 

@@ -45,6 +45,12 @@ class Door:
         return methods.call(self.memory, method, arguments)
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is larger than a kilobyte is too large for one call."""
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+
+
 def test_of_two_outputs_of_one_name_at_once_each_is_whole(tmp_path: Path) -> None:
     path = tmp_path / ("é" * 127)  # 254 bytes of 255
     with output(path) as late:
@@ -153,9 +159,8 @@ def test_what_is_exported_comes_back_byte_for_byte_with_all_that_is_said_of_it(
 
 @pytest.mark.parametrize("format", NATIVE)
 def test_what_was_let_out_of_quarantine_is_out_where_it_comes_in(
-    format: str, store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format: str, store: Open, tmp_path: Path, small_pieces: None
 ) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
     rules = Policy(trusted=(Trusted("web", "/memory/shared/*", "quarantine"),))
     first, second, unruled = store("first", rules), store("second", rules), store("unruled")
     alice, place = first.agent("alice").memory, [b"memory", b"shared"]
@@ -249,8 +254,7 @@ def test_an_import_that_was_cut_off_goes_on(store: Open) -> None:
     assert len(exported(world, "alice", "/memory/shared/n")) == 1000
 
 
-def test_a_file_larger_than_a_call_comes_whole(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+def test_a_file_larger_than_a_call_comes_whole(store: Open, small_pieces: None) -> None:
     world, data = store("first"), bytes(range(256)) * 40
     report = Import(door(world, "alice"), "/memory/shared").run(iter([Record("big.bin", data, created=5, updated=7)]))
     assert report.added == 1
@@ -258,8 +262,7 @@ def test_a_file_larger_than_a_call_comes_whole(store: Open, monkeypatch: pytest.
     assert list(got) == ["big.bin"] and got["big.bin"].data == data and got["big.bin"].updated == 7
 
 
-def test_a_large_file_comes_in_whatever_the_length_of_its_name(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+def test_a_large_file_comes_in_whatever_the_length_of_its_name(store: Open, small_pieces: None) -> None:
     world, name, data = store("first"), "é" * 125 + ".bin", b"large " * 1000
     report = Import(door(world, "alice"), "/memory/shared").run(iter([Record(name, data)]))
     assert (report.added, report.refused) == (1, [])
@@ -284,9 +287,8 @@ class Watched(Door):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_large_file_that_is_limited_is_so_from_its_first_piece_on(
-    there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+    there: bool, store: Open, small_pieces: None
 ) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
     world = store("first")
     if there:
         world.agent("alice").put("/memory/shared/big.bin", b"for all")
@@ -304,9 +306,8 @@ def test_a_large_file_that_is_limited_is_so_from_its_first_piece_on(
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("at", ["big.bin", "big.bin/in.md", "none"])
 def test_a_large_file_replaces_nothing_that_came_or_changed_since_the_import_began(
-    at: str, there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+    at: str, there: bool, store: Open, small_pieces: None
 ) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
     world = store("first")
     if there:
         world.agent("alice").put("/memory/shared/big.bin", b"before")
@@ -329,8 +330,7 @@ def test_a_large_file_replaces_nothing_that_came_or_changed_since_the_import_beg
     assert left == ({"big.bin": b"x" * 1500} if new else {} if at == "none" else {at: b"of bob"})
 
 
-def test_what_is_refused_half_way_leaves_nothing(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+def test_what_is_refused_half_way_leaves_nothing(store: Open, small_pieces: None) -> None:
     world = store("first")
 
     class Full(Door):
@@ -348,10 +348,7 @@ def test_what_is_refused_half_way_leaves_nothing(store: Open, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_large_file_is_refused_with_what_is_said_of_it(
-    there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+def test_a_large_file_is_refused_with_what_is_said_of_it(there: bool, store: Open, small_pieces: None) -> None:
     world = store("first")
     if there:
         world.agent("alice").put("/memory/shared/big.md", "old")
@@ -365,9 +362,8 @@ def test_a_large_file_is_refused_with_what_is_said_of_it(
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_large_file_that_is_cut_off_is_all_there_or_not_and_comes_once(
-    foreign: bool, there: bool, store: Open, monkeypatch: pytest.MonkeyPatch
+    foreign: bool, there: bool, store: Open, small_pieces: None
 ) -> None:
-    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
     world, over = store("first", Policy(trusted=(Trusted("imported", "/memory/shared/*", "quarantine"),))), False
 
     class Cut(Door):
