@@ -144,7 +144,7 @@ def _as_agreed(tx: Tx, number: int, place: bytes | None, ctime: int) -> tuple[No
     if place is not None and (paths.join(parts) != place or ctime not in (0, node.ctime)):
         raise Stale(_MEANWHILE, paths.text(place))
     # What was written before others could see the file is not for them to destroy.
-    if node.document is not None and not version_visibility.all_for(tx.db, node.document, tx.visible.may_purge_past):
+    if node.document is not None and not version_visibility.may_purge_past(tx.db, node.document, tx.visible):
         raise Denied("earlier versions of it are not for you", paths.text(paths.join(parts)))
     return node, parts
 
@@ -204,7 +204,7 @@ def _require_ended(tx: Tx, documents: list[int]) -> None:
                 raise NotFound()
             if not tx.visible.writable(scope):
                 raise Denied("not writable for you")
-        if not version_visibility.all_for(tx.db, document, tx.visible.may_purge_past):
+        if not version_visibility.may_purge_past(tx.db, document, tx.visible):
             raise Denied("earlier versions of it are not for you")
         _drop_index(tx, document)
 
@@ -252,7 +252,7 @@ def _lineage(tx: Tx, gone: set[int], found: set[int]) -> set[int]:
         rows: list[Any] = tx.db.execute(_LINEAGE, _json(gone, found, others)).fetchall()
         known = _scopes(tx, [each for (each,) in rows])
         more = {each for each, scopes in known.items() if scopes and all(map(tx.visible.writable, scopes))}
-        more = {each for each in more if version_visibility.all_for(tx.db, each, tx.visible.may_purge_past)}
+        more = {each for each in more if version_visibility.may_purge_past(tx.db, each, tx.visible)}
         others |= {each for (each,) in rows}
         more |= _became(tx, found) - found  # they have no bytes but those
         others -= more

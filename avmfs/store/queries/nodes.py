@@ -438,14 +438,14 @@ class Reader:
             _, creator, *_, scope = json.loads(value)
             place = policy.scope(paths.split(bytes(path)), None, [])
             writable = self.visible.writable(scope) and place.access(self.who) >= Access.WRITE
-            if writable and version_visibility.all_for(self._db, document, self.visible.may_purge_past):
+            if writable and version_visibility.may_purge_past(self._db, document, self.visible):
                 found.append(Ended(document, at, bytes(path), creator, tuple(json.loads(tags or "[]"))))
         return found
 
     def may_purge_past(self, document: int) -> bool:
         """See ``Visible.may_purge_past``: of all versions that are kept."""
         self._require_document(document)
-        return version_visibility.all_for(self._db, document, self.visible.may_purge_past)
+        return version_visibility.may_purge_past(self._db, document, self.visible)
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]

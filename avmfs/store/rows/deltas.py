@@ -30,6 +30,7 @@ class Encoding(IntEnum):
     SAME = 5  # in `past_version` alone: which version of another document it is
 
 
+SELF_CONTAINED = (Encoding.ZLIB, Encoding.MAP, Encoding.SAME)
 SAME = struct.Struct(">QQ")
 PREFIX: tuple[Encoding, bytes | None] = (Encoding.PREFIX, None)
 
@@ -72,7 +73,7 @@ def decode(encoding: int, body: bytes | None, size: int, newer: bytes) -> bytes:
 
 def self_contained(encoding: int) -> bool:
     """Return whether this body needs no newer version to be read."""
-    return encoding in (Encoding.ZLIB, Encoding.MAP, Encoding.SAME)
+    return encoding in SELF_CONTAINED
 
 
 def _common(a: bytes, b: bytes) -> int:

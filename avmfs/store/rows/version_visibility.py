@@ -20,6 +20,7 @@ from typing import Final
 import apsw
 
 from avmfs import paths
+from avmfs.store.rows.scopes import Visible
 
 # Where the document stood in that scope: where the newest version was written whose row of the log has it, `before` too
 # (one before may come from elsewhere, and was shown as the newest); or else the newest that is kept.
@@ -71,10 +72,10 @@ def forget(db: apsw.Connection, documents: Iterable[int]) -> None:
     db.execute(_FORGET, (json.dumps(list(documents)),))
 
 
-def all_for(db: apsw.Connection, document: int, may: Callable[[int], bool]) -> bool:
-    """Return whether somebody ``may`` in each scope that versions which are kept were written for, beside the one that
-    the document is in or was last."""
-    return all(may(scope) for (scope,) in db.execute(_CLASSES, (document,)))
+def may_purge_past(db: apsw.Connection, document: int, visible: Visible) -> bool:
+    """Return whether versions that are kept may be purged with the document: of each scope that they were written for,
+    beside the one that it is in or was last."""
+    return all(visible.may_purge_past(scope) for (scope,) in db.execute(_CLASSES, (document,)))
 
 
 def oldest_seen(db: apsw.Connection, document: int, saw: Callable[[int, bytes], bool]) -> int:

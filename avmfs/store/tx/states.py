@@ -64,7 +64,8 @@ _RETIRE: Final = (
 # A version, and those before it that are stated against it.
 _FORGET: Final = (
     "delete from past_version where document = ?1 and number <= ?2 and number > coalesce((select max(number)"
-    " from past_version where document = ?1 and number < ?2 and encoding in (1, 4, 5)), 0)"
+    " from past_version where document = ?1 and number < ?2"
+    f" and encoding in ({', '.join(str(int(each)) for each in deltas.SELF_CONTAINED)})), 0)"
 )
 _LINKED: Final = "select target from link where source = ?1 union select source from link where target = ?1"
 
