@@ -9,7 +9,6 @@ nothing: where the folder cannot be written, an agent is served all the same, an
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import logging
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from avmfs_config.paths import not_own
+from avmfs_config.paths import not_own, require_own
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,7 @@ class Presence:
         """The agent is here during the block."""
         name = self.folder / f"{os.getpid()}.{next(self._numbers)}"
         try:
-            if problem := not_own(self.folder.parent):
-                raise PermissionError(errno.EACCES, problem)
+            require_own(self.folder.parent)
             with self._mutex:
                 if self._lock is None:
                     self._lock = self._locked()

@@ -5,6 +5,7 @@ opens nothing, follows no link but a database, and takes the environment as an a
 files contain.
 """
 
+import errno
 import os
 import re
 import stat
@@ -80,6 +81,12 @@ def not_own(directory: Path) -> str:
     if not stat.S_ISDIR(found.st_mode):
         return "not a directory"
     return "" if found.st_uid == os.geteuid() else f"belongs to another user (uid {found.st_uid})"
+
+
+def require_own(directory: Path) -> None:
+    """Raises PermissionError for a directory of somebody else: see ``not_own``."""
+    if problem := not_own(directory):
+        raise PermissionError(errno.EACCES, problem)
 
 
 def too_long(runtime_dir: Path) -> str:

@@ -7,7 +7,6 @@ directory's lock.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import Settings
-from avmfs_config.paths import not_own, too_long
+from avmfs_config.paths import not_own, require_own, too_long
 
 from avmfs import metrics
 from avmfs.agents import presence
@@ -172,8 +171,7 @@ def remember(directory: Path, mountpoints: Mapping[Path, int]) -> OpenStoreFiles
     Where that cannot be written (a full disk) the note before stays: serving and an end in order do not need it."""
     new = directory / (STATE + ".new")
     try:
-        if problem := not_own(directory):  # by now: names in it may lead anywhere
-            raise PermissionError(errno.EACCES, problem)
+        require_own(directory)  # by now it may be somebody's whose names lead anywhere
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w") as file:
             json.dump(
