@@ -183,7 +183,7 @@ class Memory:
         embedded = self.around.embedded and self.then is None and mode != "lexical"
         return fresh.once_embedded(self.store, self.reading, ask, embedded)
 
-    def unsearched(self, form: str = "text", under: tuple[bytes, ...] = (), archive: bool = False) -> str:
+    def unsearched(self, under: tuple[bytes, ...] = (), archive: bool = False, form: str = "text") -> str:
         """Of a memory of the past, a line on what no search could look at, unless a ``form`` says it itself."""
         aside = paths.searched(under, archive)
         return "" if structured(form) else then.unsearched(self.store, self.who, self.then, self.zone, aside)
@@ -222,7 +222,7 @@ class Memory:
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             under=under,
             strategy=strategy,
-            about=self.unsearched("text", under, archive).strip().removeprefix("# ") if structured(form) else "",
+            about=self.unsearched(under, archive).strip().removeprefix("# ") if structured(form) else "",
             **how,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )

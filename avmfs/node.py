@@ -15,6 +15,7 @@ from avmfs.text.escapes import visible
 RERANKER = "re-ranker unavailable"  # how the reason begins where vectors had their part, and it had none
 ITS_SEARCH = "the search of"  # likewise, where a source of live content was to be searched
 UNINDEXED = "the words' index lacks the latest changes"  # likewise, where nothing can be written
+NO_ROOM = "(nothing fits)\n"  # of an answer for which the budget of tokens is too small
 UNOWNED = -1  # to chown(2): whoever's mount shows it
 Priority = Literal["urgent", "normal", "low"]
 

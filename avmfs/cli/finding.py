@@ -14,6 +14,7 @@ from avmfs.api.connect import read_all
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import at_option, content_of, door, null_option, show, show_names, then, words_of
 from avmfs.localtime import nanoseconds
+from avmfs.node import NO_ROOM
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 from avmfs.trust import SOURCES
@@ -89,7 +90,7 @@ def recall_(
     found = memory.call("recall", q=words_of(query), **how, **asked)
     told = found["text"]
     if asked["format"] in ("text", "markdown") and not found["items"] and not told.endswith(")\n"):
-        told += "(nothing fits)\n"  # beside what could not be searched, perhaps
+        told += NO_ROOM  # beside what could not be searched, perhaps
     show(found, told)
 
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from avmfs.errors import AvmError
 from avmfs.http.markup import Html, address, el, field, link, many, name, table, text
 from avmfs.localtime import minute
-from avmfs.node import DISPUTES
+from avmfs.node import DISPUTES, NO_ROOM
 from avmfs.text.escapes import visible, visible_lines
 from avmfs.text.sniff import is_crlf
 from avmfs.trust import heading
@@ -224,7 +224,7 @@ async def recall(visit: Visit) -> tuple[str, Html]:
     return f"Recall: {q}", many(
         asking,
         el("h2", f"What an agent gets: {told['tokens']} of {budget} tokens"),
-        el("pre", visible_lines(told["text"] or "(nothing fits)\n"), tabindex=0),
+        el("pre", visible_lines(told["text"] or NO_ROOM), tabindex=0),
         el("h2", "Why this, and why not that"),
         el("pre", *(_hit(line, visit) for line in visible_lines(why).splitlines()), tabindex=0),
         el("h2", "Who knows"),

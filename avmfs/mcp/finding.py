@@ -10,7 +10,7 @@ from pydantic import Field
 from avmfs.errors import AvmError
 from avmfs.mcp.content import UNREADABLE, Content, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
-from avmfs.node import notice
+from avmfs.node import NO_ROOM, notice
 from avmfs.text.escapes import escaped
 
 Under = Annotated[str, Field(description="Only below this directory, such as /memory/shared.", min_length=1)]
@@ -58,7 +58,7 @@ def avm_recall(
         scores=scores,
     )
     call.progress(1, 1, f"{found['items']} memories, {found['tokens']} tokens")
-    return Answer(found["text"] or "(nothing fits)\n", Recalled.of(found))
+    return Answer(found["text"] or NO_ROOM, Recalled.of(found))
 
 
 class Hit(Result):

@@ -35,7 +35,7 @@ def search(
         raise Invalid(f"search mode {mode!r}")
     below = under_of(memory, under)
     answer = memory.search(q, limit=limit, under=below, mode=mode, archive=archive)  # type: ignore[arg-type]
-    text = memory.unsearched("text", below, archive) + format_search(answer)
+    text = memory.unsearched(below, archive) + format_search(answer)
     return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
 
 

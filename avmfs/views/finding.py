@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from avmfs import paths
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
-from avmfs.node import Kind, notice
+from avmfs.node import NO_ROOM, Kind, notice
 from avmfs.search.engine import FILLING, Answer, Mode, Ranking, Scored
 from avmfs.search.explain import Words, explained, matched, unwanted_in
 from avmfs.search.forms import Format, format_search, structured
@@ -38,7 +38,7 @@ def search(
 ) -> str:
     under, archive = _under(ctx), include == "archive"
     found = ctx.memory.search(q, limit=limit, under=under, mode=mode, archive=archive)
-    return ctx.memory.unsearched("text", under, archive) + format_search(found)
+    return ctx.memory.unsearched(under, archive) + format_search(found)
 
 
 @view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, past=True)
@@ -71,14 +71,14 @@ def recall(
         reserve=cost,
         archive=archive,
     )
-    return banner + (answer.text or ("" if structured(format) else "(nothing fits)\n"))
+    return banner + (answer.text or ("" if structured(format) else NO_ROOM))
 
 
 def unsearched_within(
     memory: Memory, budget: int, form: str, under: tuple[bytes, ...], archive: bool
 ) -> tuple[str, int]:
     """The line on what of the past could not be searched, where the budget bears it, and its tokens."""
-    note = memory.unsearched(form, under, archive)
+    note = memory.unsearched(under, archive, form)
     cost = memory.around.engine.counter.count(note)
     return (note, cost) if cost <= budget else ("", 0)
 

@@ -18,7 +18,7 @@ from avmfs.agents import librarian, mail
 from avmfs.agents.librarian import Knows
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
-from avmfs.node import notice
+from avmfs.node import NO_ROOM, notice
 from avmfs.search.engine import Answer
 from avmfs.signatures import Range
 from avmfs.store.queries.discovery import Evidence
@@ -113,7 +113,7 @@ def ask(
     sent = None if recipient is None else memory.tell(recipient, question)
     text = found.text + section + ("" if sent is None else _HAS_ASKED.format(recipient, sent))
     recalled = (found.text, found.tokens) if found.hits else ("", 0)
-    return Answered(text.removeprefix("\n") or "(nothing fits)\n", *recalled, found.degraded, known, recipient, sent)
+    return Answered(text.removeprefix("\n") or NO_ROOM, *recalled, found.degraded, known, recipient, sent)
 
 
 def _within(known: Known, most: int, count: Callable[[str], int]) -> tuple[str, Known]:

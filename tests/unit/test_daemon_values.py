@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -297,29 +298,36 @@ def test_a_child_for_which_something_is_missing_is_tried_again(missing: str, mon
         assert not selector.get_map()
 
 
+@contextlib.contextmanager
+def holder_killed(directory: Path) -> Iterator[tuple[Takeover, selectors.BaseSelector, Callable[[], None]]]:
+    """What takes over, what it watches by, and what tells it that its holder has been killed."""
+    takeover = Takeover(directory, [], directory / "avm.db", {})
+    assert takeover.holder_pid
+    with selectors.DefaultSelector() as selector:
+        takeover.watch(selector, list)
+        os.kill(takeover.holder_pid, signal.SIGKILL)
+        ((key, mask),) = selector.select(300)
+        yield takeover, selector, lambda: key.data(mask)
+    takeover.end()
+
+
 @pytest.mark.skipif(forkserver.SPAWNS, reason="has no holder")
 @pytest.mark.parametrize("what", ["process", "answer"])
 def test_a_holder_that_cannot_be_replaced_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    takeover = Takeover(tmp_path, [], tmp_path / "avm.db", {})
-    before = takeover.holder_pid
-    assert before
-    with selectors.DefaultSelector() as selector:
-        takeover.watch(selector, list)
-        os.kill(before, signal.SIGKILL)
-        ((key, mask),) = selector.select(300)
+    with holder_killed(tmp_path) as (takeover, selector, told):
+        before = takeover.holder_pid
         with monkeypatch.context() as patch:
             if what == "process":
                 patch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError))
             else:
                 patch.setattr(fdstore_client, "_Line", Mock(side_effect=FdStoreLost))
-            key.data(mask)
+            told()
             with pytest.raises((RuntimeProblem, OSError)):
                 takeover.keep()
         takeover.keep()
         assert selector.get_map() and takeover.holder_pid not in (0, before)
-    takeover.end()
 
 
 @pytest.mark.skipif(forkserver.SPAWNS, reason="has no holder")
@@ -327,18 +335,12 @@ def test_a_holder_that_ends_at_its_start_is_not_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover_module, "LIVES_S", 1000.0, raising=False)
-    takeover = Takeover(tmp_path, [], tmp_path / "avm.db", {})
-    before = takeover.holder_pid
-    assert before
-    with selectors.DefaultSelector() as selector:
-        takeover.watch(selector, list)
-        os.kill(before, signal.SIGKILL)
-        ((key, mask),) = selector.select(300)
-        key.data(mask)
+    with holder_killed(tmp_path) as (takeover, selector, told):
+        before = takeover.holder_pid
+        told()
         assert not selector.get_map() and takeover.holder_pid == before
         takeover.keep()  # at the supervisor's next look
         assert selector.get_map() and takeover.holder_pid not in (0, before)
-    takeover.end()
 
 
 @pytest.mark.skipif(forkserver.SPAWNS, reason="has no holder")
