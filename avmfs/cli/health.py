@@ -14,7 +14,7 @@ from avmfs_config import ConfigError, Paths, Settings, load_mounts, load_setting
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
-from avmfs.cli.session import locations, show
+from avmfs.cli.session import elsewhere, locations, show
 from avmfs.cli.storing import storing
 from avmfs.extras import bring, version_text
 from avmfs.text.escapes import visible
@@ -26,7 +26,7 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
     """Look at the installation, both configuration files, FUSE, the daemon, the model and the whole store; exit 1 when
     something is wrong, and say what mends it. Changes nothing, of a damaged store not a byte."""
     where = locations()
-    found = [*_installation(), *_configuration(where), *mounting(where), *_model(where), *storing(where, quick=quick)]
+    found = [*_asked(ctx), *_installation(), *_configuration(where), *mounting(where), *_model(where), *storing(where, quick=quick)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
         f"{marks[each.state]}  {visible(f'{each.about:<14}  {each.says}')}\n"
@@ -36,6 +36,11 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
     show([asdict(each) for each in found], text)
     if any(each.state == "problem" for each in found):
         ctx.exit(1)
+
+
+def _asked(ctx: click.Context) -> Iterator[Finding]:
+    if at := elsewhere(ctx.obj.at, ctx.obj.ca).get("AVM_AT"):
+        yield Finding("AVM_AT", "note", f"commands ask {at}; this is about the machine here", "run it there")
 
 
 def _installation() -> Iterator[Finding]:

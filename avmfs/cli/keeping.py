@@ -18,7 +18,7 @@ from avmfs.access import Policy
 from avmfs.agents import anchors, backups, moments
 from avmfs.agents.repairing import Repair, repair
 from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
-from avmfs.cli.session import LOCAL, asking, confirm, locations, show, working
+from avmfs.cli.session import LOCAL, asking, confirm, locations_here, show, working
 from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.localtime import LocalZone, minute
 from avmfs.providers.handler import apart
@@ -55,7 +55,7 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
         restored(folder, when, to)
         return
     if action == "make":
-        where = locations()
+        where = locations_here()
         settings = load_settings(where.config_file, os.environ)
         with working("backing up") as progress:
             made = backups.backup(where.database, settings, folder, keep or settings.backup.keep, progress)
@@ -77,7 +77,7 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
 
 def restored(folder: Path, when: str | None, to: Path | None) -> None:
     """Make a store of a backup, and say where."""
-    where = locations()
+    where = locations_here()
     kept = load_settings(where.config_file, os.environ).audit.anchors if to is None else None
     database = where.database if to is None else to.absolute() / "avm.db"
     at = None if when is None else moments.parse(when, time.time_ns(), LocalZone())
@@ -120,7 +120,7 @@ def repair_(ctx: click.Context, dry_run: bool, accept_loss: bool, yes: bool) -> 
     What the write-ahead log has behind a damaged frame is saved, rows of damaged pages are left out, files without a
     directory go to lost+found in their owner's private space, and the index is made anew. Lists what was lost.
     """
-    where = locations()
+    where = locations_here()
     settings = load_settings(where.config_file, os.environ)
     path, stack = where.database, ctx.with_resource(contextlib.ExitStack())
     if not path.parent.exists():
@@ -179,7 +179,7 @@ def cluster_() -> None:
 @cluster_.command("init", cls=Command)
 def init_() -> None:
     """Make the log, and this machine's store its first host's."""
-    path = locations().database
+    path = locations_here().database
     with log_of_settings() as (log, settings):
         open_direct(path, Policy.from_settings(settings), IndexRules.of(settings)).close()  # with the rules of today
         at = cluster.init(path, log, host_name(settings.store))
@@ -189,7 +189,7 @@ def init_() -> None:
 @cluster_.command("join", cls=Command)
 def join_() -> None:
     """Bring the newest snapshot here, and what came since."""
-    path = locations().database
+    path = locations_here().database
     with log_of_settings() as (log, settings):
         kept = settings.audit.anchors or anchors.beside(path)
         at = cluster.join(path, log, Policy.from_settings(settings), kept)
@@ -202,7 +202,7 @@ def join_() -> None:
 def leave_() -> None:
     """Go on alone, with the store as it is here."""
     with log_of_settings() as (log, settings):
-        cluster.leave(locations().database, log, host_name(settings.store))
+        cluster.leave(locations_here().database, log, host_name(settings.store))
     show({"left": True}, "this store is this machine's own now; take `store.log` out of config.yaml\n")
 
 
@@ -223,13 +223,13 @@ def status_() -> None:
 def snapshot_() -> None:
     """Leave this store as it is for those who join; the log is cut behind the last two snapshots."""
     with log_of_settings() as (log, settings):
-        number = cluster.snapshot(locations().database, log, host_name(settings.store))
+        number = cluster.snapshot(locations_here().database, log, host_name(settings.store))
     show({"record": number}, f"snapshot at record {number}\n")
 
 
 @contextlib.contextmanager
 def log_of_settings() -> Iterator[tuple[SharedLog, Settings]]:
-    settings = load_settings(locations().config_file, os.environ)
+    settings = load_settings(locations_here().config_file, os.environ)
     if settings.store.log is None:
         raise Invalid("config.yaml names no shared log: store: {log: postgresql://HOST/DATABASE}")
     with contextlib.closing(shared_log(settings.store)) as log:

@@ -11,7 +11,7 @@ import click
 from avmfs_config import load_settings
 
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import asking, confirm, door, elsewhere, locations, show, working
+from avmfs.cli.session import asking, confirm, door, locations_here, show, working
 from avmfs.errors import Denied
 from avmfs.localtime import minute
 from avmfs.store.repair import traces
@@ -78,11 +78,10 @@ def _verified(ctx: click.Context, text: str) -> None:
         raise Denied("it reads what is everybody's: --operator")
     if not text:
         raise click.UsageError("--verify: expected what to look for")
-    if elsewhere(ctx.obj.at, None).get("AVM_AT"):
-        raise click.UsageError("--verify reads files of this machine: run it on the store's, without --at and AVM_AT")
+    where = locations_here()
     with working("looking"):
-        found = list(traces.of(locations().database, text))
-        if load_settings(locations().config_file, os.environ).store.log is not None:
+        found = list(traces.of(where.database, text))
+        if load_settings(where.config_file, os.environ).store.log is not None:
             from avmfs.cli.keeping import log_of_settings
             from avmfs.store.backup import cluster
 

@@ -52,6 +52,13 @@ def locations() -> Paths:
     return located(os.environ, _given().db, _given().config)
 
 
+def locations_here() -> Paths:
+    """The same, for what works on the files of this machine. Raises UsageError where another one is asked."""
+    if elsewhere(_given().at, None).get("AVM_AT"):
+        raise click.UsageError("works on files of this machine: run it on the store's, without --at and AVM_AT")
+    return locations()
+
+
 def elsewhere(at: str | None, ca: str | None) -> dict[str, str]:
     """The environment, with what --at and --ca say laid over it."""
     named = {"AVM_AT": at, "AVM_CA": ca}

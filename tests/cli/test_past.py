@@ -235,3 +235,22 @@ def test_no_proof_of_erasure_is_given_of_a_store_that_is_not_there_or_elsewhere(
         assert code == 1 and "there is no store" in said and "nowhere" not in said
     for code, said in (run("--at", "https://host.example:1"), run(AVM_AT="https://host.example:1")):
         assert code == 2 and "AVM_AT" in said and "nowhere" not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("backup", "make", "kept"), ("restore", "--from", "kept"), ("repair", "--yes"), ("cluster", "status")],
+)
+def test_what_works_on_files_of_this_machine_is_refused_where_another_one_is_asked(
+    environ: dict[str, str], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = subprocess.run(
+        (sys.executable, "-m", "avmfs.cli", *words),
+        env=environ | {"AVM_AT": "https://host.example:1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 2 and "AVM_AT" in done.stderr
+    assert not (tmp_path / "kept").exists()
