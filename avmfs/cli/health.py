@@ -26,7 +26,14 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
     """Look at the installation, both configuration files, FUSE, the daemon, the model and the whole store; exit 1 when
     something is wrong, and say what mends it. Changes nothing, of a damaged store not a byte."""
     where = locations()
-    found = [*_asked(ctx), *_installation(), *_configuration(where), *mounting(where), *_model(where), *storing(where, quick=quick)]
+    found = [
+        *_asked(ctx),
+        *_installation(),
+        *_configuration(where),
+        *mounting(where),
+        *_model(where),
+        *storing(where, quick=quick),
+    ]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
         f"{marks[each.state]}  {visible(f'{each.about:<14}  {each.says}')}\n"

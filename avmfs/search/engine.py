@@ -224,7 +224,7 @@ class Engine:
         index = self._index_for(who)
         seq = index.seq()
         q, unwanted = segment.unwanted(q) if one_per_document else (q, [])
-        if not _asks(q):
+        if not _asks(q) or (mode == "hybrid" and lexical.unheard_of(q, index.postings)):
             return Answer(q, (), None, seq)
         wanted = Wanted(under, unwanted, within)
         ranking = self.ranking(who, index, q, mode, now, tz, wanted)
@@ -311,7 +311,12 @@ class Engine:
         brevity = lexical.brevity(table)
         ranked = fusion.fuse(table, at, columns, weights, brevity, known, _clear(near), rows)
         chosen = np.searchsorted(at, ranked.positions)
-        evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
+        covered = words.coverage
+        rest = [] if by_meaning else [term for term in terms if term not in question.dated]
+        if rest and len(rest) < len(terms):  # who writes in June does not say that it is June
+            said = lexical.search(table, rest, index.postings).over(at).coverage
+            covered = np.maximum(covered, columns["date"] + len(rest) / len(terms) * (said - columns["date"]))
+        evidence = {"coverage": covered[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
         named = columns["speaker"][chosen] if asks != q else None

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from avmfs.lru import LRU
 from avmfs.store.index.columns import NONE, Columns
 from avmfs.store.index.postings import Postings
+from avmfs.text import segment
 
 K1: Final = 1.2  # how soon further occurrences stop counting
 B: Final = 0.75  # how much a long passage is held against it
@@ -149,6 +150,13 @@ def search(table: Columns, terms: Sequence[str], postings: Callable[[Sequence[st
         np.minimum(coverage[positions] / total, 1.0),
         np.minimum(near[positions] / total, 1.0),
     )
+
+
+def unheard_of(q: str, postings: Callable[[Sequence[str]], list[Postings]]) -> bool:
+    """Return whether ``q`` is an identifier with a number that occurs nowhere. Another one's is no answer, however near
+    to it a model finds "ORD-5582" and "ORD-9999"."""
+    numbers = segment.identifier(q)
+    return bool(numbers) and not all(map(len, postings(numbers)))
 
 
 def _terms(

@@ -51,11 +51,12 @@ Places = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a question says beside its topic. ``days``: what it names; ``when``: a time is asked for; ``terms``: all its
-    words, names among them."""
+    words, names among them; ``dated``: those that name the days."""
 
     days: tuple[dates.Days, ...]
     when: bool
     terms: frozenset[str]
+    dated: frozenset[str] = frozenset()
 
 
 def asked(q: str, now: int, tz: tzinfo) -> Asked:
@@ -66,7 +67,8 @@ def asked(q: str, now: int, tz: tzinfo) -> Asked:
 
 @lru_cache(256)
 def _asked(q: str, today: date) -> Asked:
-    return Asked(dates.named(q, today), dates.asks_when(q), names(q))
+    days = dates.named(q, today)
+    return Asked(days, dates.asks_when(q), names(q), names(dates.worded(q)) if days else frozenset())
 
 
 def names(q: str) -> frozenset[str]:

@@ -157,6 +157,11 @@ def _opened(question: str, hit: re.Match[str], days: tuple[Days, ...], today: da
     return tuple(Days(start, _after(today, 1)) for start in begun if start <= today)[-1:]
 
 
+def worded(question: str) -> str:
+    """The words of ``question`` that name days, as they stand there, with blanks between."""
+    return " ".join(hit[0] for hit in _NAMED.finditer(question[:READ].translate(_DOTTED)))
+
+
 def asks_when(question: str) -> bool:
     """Return whether it asks for a time."""
     return _WHEN.search(question[:READ]) is not None

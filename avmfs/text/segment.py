@@ -14,7 +14,7 @@ import itertools
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import Stemmer
@@ -57,6 +57,7 @@ _NOT: Final = re.compile(
     r"(?<!\S)NOT\s+(?P<unwanted>" + _QUOTED.pattern + r"|\S+)"
     r'|(?<!\w)"[^"]*"|“[^“”]*”|「[^「」]*」|『[^『』]*』|«[^«»]*»'
 )
+_IDENTIFIER: Final = re.compile(r"[^\W\d_]{1,12}(?:[-_#/]\d+)+")  # INC-2041, CVE-2021-44228
 # In the scripts of India a vowel is a mark on a letter, and no word is without them.
 _WORD: Final = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0966-\u0dff])+")
 # The stemmer of each script: the first code point, the first that is another script's, and a language of it. Words in
@@ -85,13 +86,28 @@ _STOP_WORDS: Final = (
 )
 # Of other languages, without those that are words of English too (die, son, van, con).
 _MORE_STOP_WORDS: Final = (
-    "der das dem des ist sind ein eine einen einem einer und oder aber fur von zu zum zur im auf mit bei nach aus "
-    "als bis uber um wann wo wer wie wieviel viel welche welcher welches haben habe wird werden wurde wurden sich "
-    "nicht ich wir unser unsere ihr es gibt kann mein meine warum le la les un une du et est sont que qui quoi ou "
+    "der das dem des ist sind ein eine einen einem einer und oder aber von zu zum zur im auf mit bei nach aus "
+    "als bis uber um wann wo wohin woher wer wie wieviel viel welche welcher welches haben habe hatte hatten wird "
+    "werden wurde wurden sich nicht ich wir unser unsere ihr es gibt kann konnen muss mussen soll sollen darf durfen "
+    "mein meine warum le la les un une du et est sont que qui quoi ou "
     "quand dans avec au aux ce cette ses nous notre vous quel quelle pourquoi combien el los las y quien donde "
     "cuando como por para del su nuestro cuanto cual esta il che di per della nel dove quando het een de en и в "
     "во на с со к по от до из у о об за для не что кто где когда как какой какая какие сколько почему это мы наш "
     "наша нас был была было есть في من إلى على عن ما متى أين كم كيف هل هذا هذه التي الذي مع ماذا لماذا أي هو هي"
+)
+# Those that are words of English too, or names, beside a word by which the language is known.
+_BESIDE: Final = tuple(
+    (frozenset(known.split()), frozenset(more.split()))
+    for known, more in (
+        (
+            "wann wer wie wohin woher wieviel welche welcher welches warum ist sind eine einen einem einer und oder "
+            "zum zur nach haben habe wird werden wurde wurden nicht ich wir unser unsere",
+            "die den hat war man lang lange alle fur",
+        ),
+        ("quand quel quelle pourquoi combien sont nous notre vous cette dans avec", "son pour comment ont"),
+        ("quien donde cuando cuanto cual nuestro", "con son era sin hay fue"),
+        ("quando nel", "con come era"),
+    )
 )
 _STOP: Final = frozenset(f"{_STOP_WORDS} {_MORE_STOP_WORDS}".split())
 
@@ -183,11 +199,12 @@ def content_terms(text: str) -> list[str]:
     pair that is left out because of a particle the ideograph beside it stays, where no other term has it, and there are
     FEW: it may be the noun that is asked for (猫は, 茶的), and in a long question it is as often chance."""
     found = list(_words(text))
-    kept = [term for word, term in found if not _is_function(word)]
+    beside = _beside(word for word, _ in found)
+    kept = [term for word, term in found if not _is_function(word) and word not in beside]
     if len(kept) < min(len(found), FEW) and not text.isascii():
         inside = frozenset("".join(kept))
-        beside = (each for word, _ in found if not _PARTICLES.isdisjoint(word) for each in _HAN.findall(word))
-        kept += [each for each in beside if each not in _FUNCTION and each not in _PARTICLES and each not in inside]
+        signs = (each for word, _ in found if not _PARTICLES.isdisjoint(word) for each in _HAN.findall(word))
+        kept += [each for each in signs if each not in _FUNCTION and each not in _PARTICLES and each not in inside]
     return list(dict.fromkeys(kept or [term for _, term in found]))
 
 
@@ -210,6 +227,14 @@ def quoted(text: str) -> list[list[str]]:
     single term says nothing that it does not say without them."""
     found = (terms(next(filter(None, inside))) for inside in _QUOTED.findall(text[:_QUOTED_IN]))
     return [one[:QUERY_MAX] for one in itertools.islice((one for one in found if len(one) > 1), QUOTES)]
+
+
+def identifier(text: str) -> list[str]:
+    """The index terms of the numbers in it, if it is an identifier of four digits or more and nothing else."""
+    if len(text) > TERM_MAX or not _IDENTIFIER.fullmatch(text.strip()):
+        return []
+    numbers = [each for each in terms(text) if each.isdecimal()]
+    return numbers if sum(map(len, numbers)) >= 4 else []
 
 
 def pairs(found: Sequence[str]) -> float:
@@ -281,6 +306,12 @@ def _is_function(word: str) -> bool:
     if word.isascii():
         return word in _STOP
     return word in _STOP or _FUNCTION.issuperset(word) or (len(word) == 2 and not _PARTICLES.isdisjoint(word))
+
+
+def _beside(words: Iterable[str]) -> frozenset[str]:
+    """Words of English that are none that carry a topic where these stand."""
+    there = frozenset(words)
+    return frozenset[str]().union(*(more for known, more in _BESIDE if not known.isdisjoint(there)))
 
 
 def _weight(term: str) -> int:

@@ -1016,3 +1016,28 @@ def test_summary_is_the_line_that_was_found_by_another_form() -> None:
     assert summary("# Log\nlunch was fine\nwe go to Oslo\n", asked) == "we go to Oslo"
     assert summary("# 日志\n今天下雨\n我们的猫睡了\n", ("猫",)) == "我们的猫睡了"
     assert "the child is" in summary("padding words " * 60 + "the child is here " + "more words " * 60, ("children",))
+
+
+def test_a_note_of_the_days_that_are_asked_for_need_not_say_them() -> None:
+    made, day = MemoryCorpus(embed=False), 86_400 * 10**9
+    now = int(datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()) * 10**9
+    for path, days in (("/fresh", 8), ("/stale", 40)):
+        made.add(path, "we decided on the blue tiles", updated=now - days * day)
+
+    def covered(q: str) -> dict[str, float]:
+        hits = engine(made, words_only=True).search(ALICE, q, now=now).hits
+        return {os.fsdecode(scored.hit.path): round(scored.evidence["coverage"], 2) for scored in hits}
+
+    assert covered("what tiles have we decided on last week") == {"/fresh": 1.0, "/stale": 0.5}
+    assert covered("what tiles have we decided on") == {"/fresh": 1.0, "/stale": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("question", "answered"),
+    [("ORD-5582", True), ("ORD-9999", False), ("CVE-2021-44228", False), ("ORD-99", True), ("order ORD-9999", True)],
+)
+def test_an_identifier_that_occurs_nowhere_is_not_answered_with_another_one(question: str, answered: bool) -> None:
+    made = MemoryCorpus(embed=False)
+    made.add("/a", "ORD-5582 was sent")
+    made.add("/b", "ORD-7110 came back in 2021")
+    assert bool(engine(made, words_only=True).search(ALICE, question).hits) == answered

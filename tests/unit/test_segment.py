@@ -82,6 +82,22 @@ def test_the_same_text_in_another_normal_form_has_the_same_terms() -> None:
         assert terms(unicodedata.normalize(form, text)) == terms(text)
 
 
+@pytest.mark.parametrize(
+    ("question", "left"),
+    [
+        ("Wie lange muss der Grünkohl schmoren", ["grunkohl", "schmoren"]),
+        ("Wer hat die Relativitätstheorie entwickelt", ["relativitatstheori", "entwickelt"]),
+        ("¿Cuándo es la cena con Ana?", ["cena", "ana"]),
+        ("When did van der Waals die", ["van", "waal", "die"]),
+        ("who won the war, and what is a fur hat", ["won", "war", "fur", "hat"]),
+    ],
+)
+def test_function_words_that_english_has_otherwise_are_dropped_where_their_language_is_spoken(
+    question: str, left: list[str]
+) -> None:
+    assert query_terms(question) == left
+
+
 def test_a_query_drops_function_words_unless_nothing_else_is_there() -> None:
     assert query_terms("What is the risk of NVDA, and of NVDA's rivals?") == ["risk", "nvda", "rival"]
     assert query_terms("Who are you?") == ["who", "are", "you"]

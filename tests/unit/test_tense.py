@@ -69,6 +69,10 @@ def test_an_indirect_question_is_as_the_direct_one(lead: str) -> None:
         "which room did we meet in during the summer",
         "dónde estaba el taller antes de la mudanza",
         "深圳办公室搬家之前在哪里",
+        "Wann war der Umzug ursprünglich geplant",
+        "Was ist der alte Port",
+        "Wie hieß er, und wo war er zuerst",
+        "最初的端口是什么",
     ],
 )
 def test_a_question_about_what_was(q: str) -> None:
@@ -108,6 +112,8 @@ def test_a_question_about_what_was(q: str) -> None:
         "Could you tell me what to run before merging",
         "Before you refactor the parser, run the tests.",
         "合并之前要运行什么",
+        "Was machen wir zuerst",
+        "最初に何をしますか",
         "30天以前的日志放在哪里",
         "was muss ich vorher ausführen",
         "qué reviso antes de desplegar",
