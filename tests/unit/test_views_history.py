@@ -495,7 +495,7 @@ def test_any_other_write_marks_now(world: World, text: str) -> None:
     assert bob.cat("/shared/:delta") == "(no changes)\n"
 
 
-@pytest.mark.parametrize("text", ["v9\n", "v1 v2\n", "# cursor: x\n", "3rd\n"])
+@pytest.mark.parametrize("text", ["v9\n", "v1 v2\n", "# cursor: x\n", "3rd\n", "v١\n"])
 def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str) -> None:
     with pytest.raises(Invalid):
         world.agent("bob").echo(text, f"{NOTE}:mark")
