@@ -7,6 +7,7 @@ a memory, a transaction) and no part of it. Called by the three registries. Know
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Collection
@@ -18,6 +19,7 @@ from avmfs.errors import Invalid
 
 Test = Callable[[Any], bool]
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_PLAIN = re.compile(r"[0-9A-Za-z.-]+")  # of what Python reads as numbers: no other digits, `1_0`, `+5`, nor blanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Parameter:
         if self.type is str:
             return text
         try:
-            number = self.type(text)
+            number = self.type(text if _PLAIN.fullmatch(text) else "")
         except ValueError:
             raise ValueError("a number") from None
         if not ((self.low is None or number >= self.low) and (self.high is None or number <= self.high)):  # nan, too

@@ -1,7 +1,8 @@
 """Walks along links: what hangs together with a file, and all links below a directory.
 
 Owns the walks. Called by views and the door. Everything goes through a reader, which follows no link to what its asker
-cannot see; costs two statements a file looked at. Knows no text and no view.
+cannot see, and no walk goes from what counts to what was put aside; costs two statements a file looked at. Knows no
+text and no view.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from avmfs import calls
-from avmfs.node import Entry
+from avmfs import calls, paths
+from avmfs.node import Entry, Link
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 
@@ -44,7 +45,7 @@ def hops(reader: Reader, starts: Iterable[bytes], depth: int, limit: int) -> lis
         for here in edge:
             calls.go_on()
             document = document_at(reader, here)
-            for link in reader.links(document, told=True) if document is not None else ():
+            for link in _links(reader, document, here) if document is not None else ():
                 if link.path not in seen and limit > 0:
                     seen.add(link.path)
                     limit -= 1
@@ -62,10 +63,21 @@ def edges(reader: Reader, entries: Iterable[Entry]) -> list[Edge]:
         Edge(entry.path, link.path, link.type)
         for entry in calls.going_on(entries)
         if entry.node.document is not None
-        for link in reader.links(entry.node.document, told=True)
+        for link in _links(reader, entry.node.document, entry.path)
         if link.outgoing
     ]
     return sorted(found, key=lambda each: (each.source, each.target, each.type))
+
+
+def _links(reader: Reader, document: int, here: bytes) -> list[Link]:
+    """Those of a file, which is ``here``, without those from and to what is in quarantine, or was put aside: the trash
+    and the archive count for what stands there itself."""
+    known = ("", "index", _aside(here))
+    return [link for link in reader.links(document, told=True) if _aside(link.path) in known]
+
+
+def _aside(path: bytes) -> str:
+    return paths.aside((path.split(b"/", 2)[1],))
 
 
 def document_at(reader: Reader, path: bytes) -> int | None:

@@ -16,7 +16,7 @@ from avmfs.errors import Invalid
 from avmfs.node import Message
 from avmfs.text.escapes import json_safe, visible
 
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE | re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST_S = 100 * 366 * 86400
 READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all

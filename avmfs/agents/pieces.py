@@ -20,16 +20,17 @@ class Pieces:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._begun: LRU[tuple[bytes, bool], Any] = LRU(KEPT, lambda rendered: len(rendered.data) + EACH)
+        self._begun: LRU[tuple[bytes, bool], tuple[Any, int]] = LRU(KEPT, lambda begun: len(begun[0].data) + EACH)
 
-    def begun(self, asked: tuple[bytes, bool]) -> Any:
-        """The rendering whose first piece was told last; None where it was read to its end, or is not kept."""
+    def begun(self, asked: tuple[bytes, bool]) -> tuple[Any, int] | None:
+        """The rendering whose first piece was told last, and how many bytes from its beginning were told; None where it
+        was read to its end, or is not kept."""
         with self._mutex:
             return self._begun.get(asked)
 
-    def keep(self, asked: tuple[bytes, bool], rendered: Any) -> None:
+    def keep(self, asked: tuple[bytes, bool], rendered: Any, told: int) -> None:
         with self._mutex:
-            self._begun.put(asked, rendered)
+            self._begun.put(asked, (rendered, told))
 
     def end(self, asked: tuple[bytes, bool]) -> None:
         with self._mutex:

@@ -53,7 +53,7 @@ _include = click.option("--include", type=click.Choice(["archive"]), help="What 
 def search_(include: str | None, **asked: Any) -> None:
     """Paths that match QUERY by words or meaning, best first, each with a line of context.
 
-    A word or a quotation after NOT is in none of them.
+    A word or a quotation after NOT is in none of them, unless QUERY asks for nothing else.
     """
     _search(archive=include is not None, **asked)
 

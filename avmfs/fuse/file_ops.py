@@ -208,6 +208,8 @@ class FileOps:
         piece = handle.read(offset, size)
         if handle.ended:
             self._handles.went_on(fh, handle)
+        elif handle.reached:
+            self._handles.reached(fh, handle.reached)
         return piece
 
     def _write(self, request: Request) -> bytes:

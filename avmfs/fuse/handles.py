@@ -40,6 +40,10 @@ class Handles:
             self._continuity.asked()
         self._continuity.progress(number, handle, unique, data)
 
+    def reached(self, number: int, count: int) -> None:
+        """So many bytes of a view were handed out."""
+        self._continuity.reached(number, count)
+
     def asked(self) -> None:
         """Questions have changed."""
         self._continuity.asked()

@@ -47,6 +47,7 @@ _FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
 _READABLE, _WRITABLE, _APPENDS, _IN_TRASH = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 _REFUSED = 16  # the errno of what was given up begins at this bit
 _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
+_REACHED = _ID  # of a virtual one, how many bytes of it were handed out
 _ROW_BITS = 20
 _EDIT = struct.Struct("=BQQ")  # what, offset or size or errno, time
 _CUT, _WRITE, _GIVEN_UP, _GROW, _ZERO = range(5)  # what; the third voids those before
@@ -171,6 +172,10 @@ class Handover:
         else:
             self._log.add(_handle_key(fh), wire.pack([handover.plain_progress(handle), p.plain_unique(unique), data]))
 
+    def reached(self, fh: int, count: int) -> None:
+        """So many bytes of a view were handed out: a number that each read has a new value of is none for the log."""
+        self._rows.set(fh & ((1 << _ROW_BITS) - 1), _REACHED, count)
+
     def written(self, fh: int, unique: int) -> bool:
         """Return whether a predecessor took the bytes of this WRITE to a virtual handle."""
         return self._last_write.get(fh) == p.plain_unique(unique)
@@ -286,6 +291,7 @@ class Handover:
             handover.set_progress(virtual, progress, data)
             if data:
                 self._last_write[fh] = unique
+        virtual.reached = words[_REACHED]
         self.handles[fh] = virtual
 
     def _restore_edits(self, node: int) -> None:

@@ -63,7 +63,7 @@ def read(
                 raise Invalid(f"wait={wait:g} is too long here ({WAIT_S:g} s): avm inbox --wait, or a mount", path)
     asked = (where, memory.quiet)
     if offset and not whole and (begun := memory.pieces.begun(asked)) is not None:
-        return _piece(memory, asked, begun, offset, limit)
+        return _piece(memory, asked, *begun, offset, limit)
     handle = tree.open(found, os.O_RDONLY)
     try:
         if handle.direct and whole:
@@ -74,7 +74,7 @@ def read(
             return {"data": bytes(data), "more": False, "untrusted": "", "etag": None}
         if isinstance(handle, ViewHandle) and handle.rendered is not None:
             rendered = handle.rendered if offset == 0 else replace(handle.rendered, at_end=None)
-            return _piece(memory, asked, rendered, offset, limit)
+            return _piece(memory, asked, rendered, 0, offset, limit)
         if isinstance(found, Real | Then) and not handle.direct:
             return _part(memory, found, offset, limit)
         part = handle.read(offset, limit)
@@ -90,11 +90,14 @@ def require_sendable(data: bytes | bytearray, path: str) -> None:
         raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
 
 
-def _piece(memory: Memory, asked: tuple[bytes, bool], rendered: Rendered, offset: int, limit: int) -> dict[str, Any]:
-    """One of a view, whose last one marks it as read."""
+def _piece(
+    memory: Memory, asked: tuple[bytes, bool], rendered: Rendered, told: int, offset: int, limit: int
+) -> dict[str, Any]:
+    """One of a view, of which so many bytes from its beginning were ``told``; the last one of all marks it as read."""
     part, more = rendered.data[offset : offset + limit], offset + limit < len(rendered.data)
-    if rendered.at_end is not None and more:
-        memory.pieces.keep(asked, rendered)
+    told = max(told, offset + len(part)) if offset <= told else told
+    if rendered.at_end is not None and told < len(rendered.data):
+        memory.pieces.keep(asked, rendered, told)
     else:
         memory.pieces.end(asked)
         if rendered.at_end is not None:

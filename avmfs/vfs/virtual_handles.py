@@ -1,7 +1,8 @@
 """Open virtual nodes: views, mailboxes, questions.
 
 Owns what happens between open and close of a node that has no bytes of its own. A view is rendered once, at
-open; a reader that has read past the end runs its ``at_end`` (a mark advances), which ``head`` never does.
+open; a reader that was handed all of it and reads on runs its ``at_end`` (a mark advances), which neither ``head`` nor
+a jump past the end does.
 What is written is applied as early as an error can still reach the writer: shells ignore close(2).
 """
 
@@ -58,6 +59,7 @@ class VirtualHandle:
         self.lock = threading.Lock()
         self.rendered: Rendered | None = None
         self.ended = False
+        self.reached = 0  # of what is shown, so much from its beginning was handed out
         self.written = bytearray()
 
     @property
@@ -70,8 +72,10 @@ class VirtualHandle:
             if self.rendered is None:
                 raise BadHandle("not open for reading")
             piece = self.rendered.data[offset : offset + length]
-            over = offset >= len(self.rendered.data) and length > 0 and not self.ended
+            over = offset >= self.reached == len(self.rendered.data) and length > 0 and not self.ended
             self.ended = self.ended or over
+            if offset <= self.reached:
+                self.reached = max(self.reached, offset + len(piece))
         if over and self.rendered.at_end is not None:
             self.rendered.at_end()
         return piece

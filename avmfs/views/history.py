@@ -34,7 +34,7 @@ BLAMED: Final = 20_000_000  # steps of comparing all versions of a text
 TOLD: Final = 16 * 1024 * 1024  # bytes of versions, that :delta of a file tells one by one
 NOT_KEPT: Final = "(no longer kept)"  # how a diff names what is compared with nothing
 _ROWS: Final = 2000  # of the log, fetched at a time
-_CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(-1|\d{1,18})")  # -1: never
+_CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(-1|[0-9]{1,18})")  # -1: never
 _LIKE_A_CURSOR: Final = re.compile(r"#|cursor|v?\d")
 
 

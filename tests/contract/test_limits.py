@@ -133,6 +133,13 @@ def test_metadata_that_could_not_be_told_to_others_is_refused_by_its_key(world: 
     world.do(ALICE, "merge_meta", node=node, importance=None, user={"k": [2**64 - 1, -(2**63), "\udcff"]})
 
 
+@pytest.mark.parametrize("value", [float("inf"), [{"n": float("-inf")}], {"n": float("nan")}])
+def test_metadata_is_such_that_json_can_tell_it(world: World, value: Any) -> None:
+    node = world.write(ALICE, "/memory/a", b"x")["node"]
+    with pytest.raises(Invalid, match="JSON"):
+        world.do(ALICE, "merge_meta", node=node, importance=None, user={"k": value})
+
+
 def test_keys_that_come_one_by_one_are_counted_together(world: World) -> None:
     node = world.write(ALICE, "/memory/a", b"x")["node"]
     half = {f"k{n}": n for n in range(KEYS_MAX // 2)}

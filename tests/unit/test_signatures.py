@@ -59,6 +59,8 @@ def test_texts_become_values() -> None:
         ({"q": "x", "no": "1"}, "unknown parameter 'no' (it takes: q, limit, share, sort, from, all_of)"),
         ({"q": "x", "from_": "1"}, "unknown parameter 'from_'"),
         ({"q": "x", "limit": "many"}, ":asked: limit='many': expected a number"),
+        *(({"q": "x", "limit": it}, f"limit={it!r}: expected a number") for it in ("0_1", "٥", "+5", " 5", "5\n", "")),
+        *(({"q": "x", "share": it}, f"share={it!r}: expected a number") for it in ("0.1_0", "٠", "+1", "1 ")),
         ({"q": "x", "limit": "10"}, ":asked: limit='10': expected 1 to 9"),
         ({"q": "x", "share": "nan"}, "expected 0 to 1"),
         ({"q": "x", "sort": "best"}, "expected one of new, old"),

@@ -81,6 +81,8 @@ def test_meta_refuses_the_systems_keys_naming_the_key(world: World, key: str) ->
         '{"ttl": 5}',
         '{"ttl": "soon"}',
         '{"a": NaN}',
+        '{"a": 1e999}',
+        '{"a": [{"b": -1e400}]}',
         '{"a": "\\ud800"}',
         "[" * 100_000,
         '{"a": ' + "1" * 5000 + "}",
@@ -355,7 +357,7 @@ def test_ttl_never_keeps_the_file(world: World) -> None:
     assert alice.cat(f"{NOTE}:ttl") == "never\n"
 
 
-@pytest.mark.parametrize("text", ["0\n", "0m\n", "5\n", "-5m\n", "tomorrow\n", "\n", "5m 3\n"])
+@pytest.mark.parametrize("text", ["0\n", "0m\n", "5\n", "-5m\n", "tomorrow\n", "\n", "5m 3\n", "５m\n", "5ſ\n"])
 def test_a_bad_ttl_is_refused(world: World, text: str) -> None:
     with pytest.raises(Invalid):
         world.agent("alice").echo(text, f"{NOTE}:ttl")

@@ -150,6 +150,31 @@ def test_the_mark_stays_where_reading_stopped_early_or_peeked(world: World) -> N
     assert bob.cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
 
 
+@pytest.mark.parametrize("reads", [[(1000, 10)], [(0, 2), (1000, 10)], [(1, 10), (4, 10)], [(0, 2), (3, 10), (4, 10)]])
+def test_who_was_not_handed_all_of_it_has_not_read_it(world: World, reads: list[tuple[int, int]]) -> None:
+    bob = world.agent("bob")
+    handle = bob.to_read(f"{NOTE}:delta")  # of four bytes
+    for offset, length in reads:
+        assert handle.read(offset, length) == b"one\n"[offset : offset + length]
+    assert bob.cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
+    for offset in (*range(4), 4):
+        handle.read(offset, 1)
+    assert bob.cat(f"{NOTE}:mark") == "marked: v1, current: v1\n"
+
+
+def test_of_what_is_read_in_pieces_all_must_have_been_told(world: World) -> None:
+    bob = world.agent("bob")
+
+    def piece(offset: int) -> bytes:
+        given = {"path": f"{NOTE}:delta", "offset": offset, "limit": 2, "whole": False}
+        return bytes(methods.call(bob.memory, "read", given)["data"])
+
+    assert (piece(0), piece(1000)) == (b"on", b"")
+    assert bob.cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
+    assert piece(2) == b"e\n"
+    assert bob.cat(f"{NOTE}:mark") == "marked: v1, current: v1\n"
+
+
 def test_own_writes_count_as_read_only_when_all_before_was_read(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
     assert alice.cat(f"{NOTE}:delta") == "(no changes)\n"  # its maker
@@ -470,7 +495,7 @@ def test_any_other_write_marks_now(world: World, text: str) -> None:
     assert bob.cat("/shared/:delta") == "(no changes)\n"
 
 
-@pytest.mark.parametrize("text", ["v9\n", "v1 v2\n", "# cursor: x\n", "3rd\n"])
+@pytest.mark.parametrize("text", ["v9\n", "v1 v2\n", "# cursor: x\n", "3rd\n", "v١\n"])
 def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str) -> None:
     with pytest.raises(Invalid):
         world.agent("bob").echo(text, f"{NOTE}:mark")

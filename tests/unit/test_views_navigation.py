@@ -354,6 +354,27 @@ def test_related_has_links_hop_by_hop_then_what_is_alike(world: World) -> None:
     assert "secret" not in alike and alike.count("garden.md") == 1 and "nvda.md" not in alike
 
 
+@pytest.mark.parametrize("top", ["archive", "trash"])
+def test_no_walk_goes_along_links_to_what_was_put_aside(world: World, top: str) -> None:
+    alice = world.agent("alice")
+    world.clock.pass_(5)
+    alice.memory.make_searchable()  # only what is indexed, and not of just now, goes to the trash
+    one, garden, amd = "/shared/market/nvda.md", "/shared/garden.md", "/shared/market/amd.md"
+    link(alice, garden, one)
+    link(alice, one, garden)
+    link(alice, garden, amd)
+    methods.call(alice.memory, "archive" if top == "archive" else "remove", {"path": garden})
+    aside = f"/{top}/shared/garden.md"
+    assert alice.cat(f"{one}:related?limit=0&depth=5") == "(nothing related)\n"
+    assert methods.call(alice.memory, "explore", {"path": one})["hops"] == []
+    assert methods.call(alice.memory, "retrieve", {"q": "RSI exposure"})["linked"] == []
+    assert alice.cat("/shared/:graph") == "(no links)\n"
+    assert alice.cat(f"{one}:links") == f"-> {aside} (derived)\n<- {aside} (derived)\n"
+    assert alice.cat(f"{aside}:related?limit=0") == (
+        "/memory/shared/market/amd.md  (-> derived)\n/memory/shared/market/nvda.md  (-> derived)\n"
+    )
+
+
 def test_a_walk_that_nobody_waits_for_ends(world: World) -> None:
     with given_up(), pytest.raises(Interrupted):
         world.agent("alice").peek("/shared/market/nvda.md:related?depth=5&limit=0")

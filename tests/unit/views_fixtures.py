@@ -99,6 +99,10 @@ class Agent:
         view, context, parsed = self._view(name)
         return ViewHandle(self.memory, view, context.node, context.path, parsed, False, True)
 
+    def to_read(self, name: str) -> ViewHandle:
+        view, context, parsed = self._view(name)
+        return ViewHandle(self.memory, view, context.node, context.path, parsed, True, False)
+
     def node(self, path: str) -> Node:
         with self.memory.reading() as reader:
             return self.memory.resolve(reader, path)

@@ -49,7 +49,8 @@ def pack_user(user: dict[str, Any]) -> str:
     else:
         raise Invalid(f"metadata may be nested {KEYS_DEEP} deep")
     try:
-        packed = json.dumps({key: value for key, value in user.items() if value is not None}, sort_keys=True)
+        kept = {key: value for key, value in user.items() if value is not None}
+        packed = json.dumps(kept, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as e:
         raise Invalid(f"metadata: {e}") from None
     for key, value in user.items():
