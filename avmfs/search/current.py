@@ -75,12 +75,6 @@ _CHANGE: Final = re.compile(
     r"|不再|改为|改成|搬到|换成|变更|変更|لم يعد|الآن",
     re.IGNORECASE,
 )
-DENIAL: Final = re.compile(
-    r"\b(?:not|no|never|none|nobody|without|cannot|\w+n['’]t|nicht|kein\w*|nie|ohne|jamais|sans|nunca|sin|не|нет|без"
-    r"|only|nur|seulement|sólo|solo|только)\b"  # which denies all others
-    r"|[不没未只]|لا|بدون|فقط",
-    re.IGNORECASE,
-)
 _QUESTION: Final = 2000  # characters of a question that are read
 
 NO_LINKS: Final[Mapping[int, frozenset[int]]] = {}
@@ -165,11 +159,8 @@ def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, apart: 
         return -math.inf
     if apart and rarity.one_word(better.hit.text, other.hit.text):
         return proof + ONE_WORD
-    changed, one, two = tells_of_change(newer.hit.text), better.hit.text, other.hit.text
-    proof += rarity.likeness(one, two) + (CHANGE if changed else 0.0)
-    # "it leaks at the north corner", "it does not leak at the south corner": both may hold.
-    denies = not changed and len(DENIAL.findall(one)) != len(DENIAL.findall(two))
-    return min(proof, SURE - 1) if denies and _terms(one) - _terms(two) and _terms(two) - _terms(one) else proof
+    proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
+    return proof + rarity.likeness(better.hit.text, other.hit.text)
 
 
 def moved(one: Scored, place: Scored) -> Scored:

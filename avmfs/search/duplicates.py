@@ -27,7 +27,7 @@ from operator import ne
 from typing import Final, Literal, NamedTuple
 
 from avmfs import calls
-from avmfs.search.current import DENIAL, tells_of_change
+from avmfs.search.current import tells_of_change
 from avmfs.text import passages, segment
 
 NEAR: Final = 0.6
@@ -48,6 +48,12 @@ _PLACES: Final = frozenset(
 _SPELT: Final = re.compile(r"[^\W_]+")
 _INNER: Final = re.compile(r"(?<=[\w,;)] )[A-Z][^\W_]*")  # a name: no first word of a sentence
 _CAPITAL: Final = re.compile(r"\b[^\W\d_]\w*")
+_DENIAL: Final = re.compile(
+    r"\b(?:not|no|never|none|nobody|without|cannot|\w+n['’]t|nicht|kein\w*|nie|ohne|jamais|sans|nunca|sin|не|нет|без"
+    r"|only|nur|seulement|sólo|solo|только)\b"  # which denies all others
+    r"|[不没未只]|لا|بدون|فقط",
+    re.IGNORECASE,
+)
 
 ORDERS: Final = 3  # of the same words that a text is compared with
 KNOWN: Final = 8192
@@ -80,7 +86,7 @@ def likeness(one: str, other: str) -> float:
         return 0.0
     if sorted(_NUMBER.findall(one.lower())) != sorted(_NUMBER.findall(other.lower())):
         return 0.0
-    if len(DENIAL.findall(one)) != len(DENIAL.findall(other)) or _signs(one) != _signs(other):
+    if len(_DENIAL.findall(one)) != len(_DENIAL.findall(other)) or _signs(one) != _signs(other):
         return 0.0
     if mine & _names(one) - theirs and theirs & _names(other) - mine:
         return 0.0
@@ -101,7 +107,7 @@ def _differs(one: str, other: str) -> bool:
     if sorted(mine) == sorted(theirs):
         # What stands between two that changed places stays where it is; where a clause is moved, all moves.
         alone = [mine[at] for how, at, end, *_ in found if how != "equal" and end - at == 1]
-        if 0 < sum(map(ne, mine, theirs)) <= max(_CHANGED, len(mine) / 2) or any(map(DENIAL.fullmatch, alone)):
+        if 0 < sum(map(ne, mine, theirs)) <= max(_CHANGED, len(mine) / 2) or any(map(_DENIAL.fullmatch, alone)):
             return True
     if not aligned(found, mine, theirs):
         return False
@@ -145,7 +151,7 @@ def aligned(steps: Sequence[Step], one: Sequence[str], other: Sequence[str]) -> 
 
 
 def _denials(text: str) -> list[str]:
-    return [word.casefold() for word in DENIAL.findall(text)]
+    return [word.casefold() for word in _DENIAL.findall(text)]
 
 
 def words(text: str) -> list[str]:
@@ -206,7 +212,7 @@ def opposed(one: str, other: str) -> bool:
 
 
 def _turns(text: str) -> tuple[int, list[str]]:
-    return len(DENIAL.findall(text)), sorted(_TELLING.intersection(_LETTERS.findall(text.casefold())))
+    return len(_DENIAL.findall(text)), sorted(_TELLING.intersection(_LETTERS.findall(text.casefold())))
 
 
 def _signs(text: str) -> list[str]:
