@@ -28,7 +28,7 @@ def parse(text: str, now: int, zone: tzinfo) -> Moment | int | str:
     """What ``Reader.moment`` takes. A time is local unless it has an offset, and the end of its microsecond: one that
     was told of a change (``mail.iso``) is after that change. Raises NotFound."""
     kind, _, rest = text.partition(".")
-    if kind == "seq" and rest.isdecimal():
+    if kind == "seq" and rest.isascii() and rest.isdecimal():
         return Moment(int(rest), 0)
     if kind == "snap":
         return rest

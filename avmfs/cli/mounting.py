@@ -26,7 +26,7 @@ from avmfs_config import ConfigError, Paths, check_agent_id, load_mounts, load_s
 from avmfs_config.paths import not_own, too_long
 
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import LOCAL, locations, show
+from avmfs.cli.session import LOCAL, locations_here, show
 from avmfs.errors import Busy, Denied, Invalid, StoreFailed
 from avmfs.store.files.store_lock import StoreLock, daemon_in
 from avmfs.text.escapes import escaped
@@ -48,7 +48,7 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
     Other avm commands go on working meanwhile. Where a daemon runs already, avm-daemon add AGENT MOUNTPOINT adds a
     mount to it.
     """
-    where = locations()
+    where = locations_here()
     try:
         name = check_agent_id(who)
     except ValueError as e:

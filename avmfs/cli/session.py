@@ -55,7 +55,9 @@ def locations() -> Paths:
 def locations_here() -> Paths:
     """The same, for what works on the files of this machine. Raises UsageError where another one is asked."""
     if elsewhere(_given().at, None).get("AVM_AT"):
-        raise click.UsageError("works on files of this machine: run it on the store's, without --at and AVM_AT")
+        raise click.UsageError(
+            "works on files of this machine: run it on the store's, without AVM_AT and the --at before the command"
+        )
     return locations()
 
 

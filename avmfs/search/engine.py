@@ -224,7 +224,7 @@ class Engine:
         index = self._index_for(who)
         seq = index.seq()
         q, unwanted = segment.unwanted(q) if one_per_document else (q, [])
-        if not _asks(q) or (mode == "hybrid" and lexical.unheard_of(q, index.postings)):
+        if not _asks(q):
             return Answer(q, (), None, seq)
         wanted = Wanted(under, unwanted, within)
         ranking = self.ranking(who, index, q, mode, now, tz, wanted)
@@ -315,7 +315,8 @@ class Engine:
         rest = [] if by_meaning else [term for term in terms if term not in question.dated]
         if rest and len(rest) < len(terms):  # who writes in June does not say that it is June
             said = lexical.search(table, rest, index.postings).over(at).coverage
-            covered = np.maximum(covered, columns["date"] + len(rest) / len(terms) * (said - columns["date"]))
+            then = columns["date"] + len(rest) / len(terms) * (said - columns["date"])
+            covered = np.where(said > 0, np.maximum(covered, then), covered)
         evidence = {"coverage": covered[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
@@ -324,6 +325,8 @@ class Engine:
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
         shown = (ranked.scores, cosine, coverage, short, terms_in, named)
         absolute = relevance(*shown, brevity, count, told, 0 if by_meaning else len(terms))
+        if mode == "hybrid" and lexical.unheard_of(q, index.postings):
+            absolute = np.zeros(len(absolute))
         return Ranking(table, ranked, absolute, evidence, degraded, rows, early)
 
     def nearness(self, who: Principal, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:

@@ -153,10 +153,12 @@ def search(table: Columns, terms: Sequence[str], postings: Callable[[Sequence[st
 
 
 def unheard_of(q: str, postings: Callable[[Sequence[str]], list[Postings]]) -> bool:
-    """Return whether ``q`` is an identifier with a number that occurs nowhere. Another one's is no answer, however near
-    to it a model finds "ORD-5582" and "ORD-9999"."""
-    numbers = segment.identifier(q)
-    return bool(numbers) and not all(map(len, postings(numbers)))
+    """Return whether ``q`` is an identifier that occurs nowhere, nor its numbers. Another one's is no answer, however
+    near to it a model finds "ORD-5582" and "ORD-9999"."""
+    if not (wanted := segment.identifier(q)):
+        return False
+    whole, *numbers = map(len, postings(wanted))
+    return not whole and not all(numbers)
 
 
 def _terms(

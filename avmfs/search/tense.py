@@ -19,10 +19,10 @@ _SURE: Final = re.compile(
     r"\b(?:back then|in the past"
     r"|(?:was|were|did|had|wrote|went)\b.{0,80}\b(?:in|during) (?:the |last )?(?:spring|summer|autumn|fall|winter)"
     r"|(?:wurden?|waren?|hatten?|kam)\b.{0,80}\bim (?:Jan|Feb|März|Apr|Mai|Ju|Aug|Sep|Okt|Nov|Dez|Früh|Som|Her|Wint)\w*"
-    r"|(?:wurden?|war(?:en)?|hatten?|wollten?)\b.{0,80}\b(?:zuerst|alte[mns]?)"
+    r"|(?:hatten?|wollten?)\b.{0,80}\bzuerst"
     r"|damals|bisher|ursprünglich\w*|anfangs|anfänglich\w*|vorherig\w*|ehemalig\w*|auparavant|initialement"
-    r"|originalmente|inicialmente|прежн\w+|первоначальн\w+|изначально)\b"
-    r"|原来|原先|过去|最初(?!に)|起初|当初|もともと|元々|원래|قبل|سابق",
+    r"|originalmente|inicialmente|прежн\w+|изначально)\b"
+    r"|原来|原先|过去|最初(?![にの])|起初|当初|もともと|元々|원래|قبل|سابق",
     re.IGNORECASE,
 )
 _ELSEWHERE: Final = re.compile(
@@ -68,7 +68,8 @@ _VERB: Final = re.compile(
 _FORMER: Final = re.compile(
     r"\b(?:(?P<before>before|prior to)|(?P<used>used to)"
     r"|(?P<former>older|earlier|(?<!how )(?<!year )(?<!years )(?<!year-)(?<!month )(?<!months )(?<!days )old"
-    r"|previous(?:ly)?|former(?:ly)?|original(?:ly)?|initial(?:ly)?|at first|alte[mns]?|anterior\w*|ancien(?:ne)?s?"
+    r"|previous(?:ly)?|former(?:ly)?|original(?:ly)?|initial(?:ly)?|at first|anterior\w*|ancien(?:ne)?s?"
+    r"|(?<!Jahre )(?<!Monate )(?<!Wochen )(?<!Tage )(?<!le )alte[mns]?|первоначальн\w+"
     r"|first (?:plan\w*|thought|think|idea|announced?|choice|cho[os]en?|picked|meant|going to)"
     r"|prior(?! (?:written )?(?:approval|consent|notice|permission|knowledge|experience|warning)\b))(?! (?:than|to)\b)"
     r")\b",

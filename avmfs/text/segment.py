@@ -14,7 +14,7 @@ import itertools
 import re
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import Stemmer
@@ -57,7 +57,8 @@ _NOT: Final = re.compile(
     r"(?<!\S)NOT\s+(?P<unwanted>" + _QUOTED.pattern + r"|\S+)"
     r'|(?<!\w)"[^"]*"|“[^“”]*”|「[^「」]*」|『[^『』]*』|«[^«»]*»'
 )
-_IDENTIFIER: Final = re.compile(r"[^\W\d_]{1,12}(?:[-_#/]\d+)+")  # INC-2041, CVE-2021-44228
+# INC-2041, CVE-2021-44228; not KW-2024
+_IDENTIFIER: Final = re.compile(r"\W*[A-Z]{1,12}(?![-_#/](?:19|20)\d\d\W*$)(?:[-_#/]\d+)+\W*")
 # In the scripts of India a vowel is a mark on a letter, and no word is without them.
 _WORD: Final = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0966-\u0dff])+")
 # The stemmer of each script: the first code point, the first that is another script's, and a language of it. Words in
@@ -101,12 +102,12 @@ _BESIDE: Final = tuple(
     for known, more in (
         (
             "wann wer wie wohin woher wieviel welche welcher welches warum ist sind eine einen einem einer und oder "
-            "zum zur nach haben habe wird werden wurde wurden nicht ich wir unser unsere",
-            "die den hat war man lang lange alle fur",
+            "das auf mit bei aus zum zur nach haben habe wird werden wurde wurden nicht ich wir unser unsere",
+            "die den hat war man lang lange alle",
         ),
-        ("quand quel quelle pourquoi combien sont nous notre vous cette dans avec", "son pour comment ont"),
+        ("quand quel quelle pourquoi combien sont nous vous cette dans avec", "son pour comment ont"),
         ("quien donde cuando cuanto cual nuestro", "con son era sin hay fue"),
-        ("quando nel", "con come era"),
+        ("quando", "con come era"),
     )
 )
 _STOP: Final = frozenset(f"{_STOP_WORDS} {_MORE_STOP_WORDS}".split())
@@ -199,7 +200,7 @@ def content_terms(text: str) -> list[str]:
     pair that is left out because of a particle the ideograph beside it stays, where no other term has it, and there are
     FEW: it may be the noun that is asked for (猫は, 茶的), and in a long question it is as often chance."""
     found = list(_words(text))
-    beside = _beside(word for word, _ in found)
+    beside = _beside(frozenset(word for word, _ in found), text)
     kept = [term for word, term in found if not _is_function(word) and word not in beside]
     if len(kept) < min(len(found), FEW) and not text.isascii():
         inside = frozenset("".join(kept))
@@ -230,11 +231,12 @@ def quoted(text: str) -> list[list[str]]:
 
 
 def identifier(text: str) -> list[str]:
-    """The index terms of the numbers in it, if it is an identifier of four digits or more and nothing else."""
-    if len(text) > TERM_MAX or not _IDENTIFIER.fullmatch(text.strip()):
+    """The index terms of an identifier without its signs and of each number in it, if ``text`` is one of four digits or
+    more and nothing else."""
+    if len(text) > TERM_MAX or not _IDENTIFIER.fullmatch(text):
         return []
-    numbers = [each for each in terms(text) if each.isdecimal()]
-    return numbers if sum(map(len, numbers)) >= 4 else []
+    letters, *numbers = terms(text)
+    return [letters + "".join(numbers), *numbers] if sum(map(len, numbers)) >= 4 else []
 
 
 def pairs(found: Sequence[str]) -> float:
@@ -308,10 +310,13 @@ def _is_function(word: str) -> bool:
     return word in _STOP or _FUNCTION.issuperset(word) or (len(word) == 2 and not _PARTICLES.isdisjoint(word))
 
 
-def _beside(words: Iterable[str]) -> frozenset[str]:
-    """Words of English that are none that carry a topic where these stand."""
-    there = frozenset(words)
-    return frozenset[str]().union(*(more for known, more in _BESIDE if not known.isdisjoint(there)))
+def _beside(words: frozenset[str], text: str) -> frozenset[str]:
+    """Words of English that are none that carry a topic in ``text``, which has these; WER, IST and MIT tell nothing."""
+    found = {"fur"} if "für" in text.casefold() else set()
+    for known, more in _BESIDE:
+        if any(not re.search(rf"\b{each.upper()}\b", text) for each in known & words):
+            found |= more
+    return frozenset(found)
 
 
 def _weight(term: str) -> int:

@@ -89,6 +89,8 @@ def test_the_same_text_in_another_normal_form_has_the_same_terms() -> None:
         ("Wer hat die Relativitätstheorie entwickelt", ["relativitatstheori", "entwickelt"]),
         ("¿Cuándo es la cena con Ana?", ["cena", "ana"]),
         ("When did van der Waals die", ["van", "waal", "die"]),
+        ("which die is used in the IST test of WER at MIT", ["die", "use", "test"]),
+        ("Passwort für Server", ["passwort", "server"]),
         ("who won the war, and what is a fur hat", ["won", "war", "fur", "hat"]),
     ],
 )

@@ -50,16 +50,19 @@ def pack_user(user: dict[str, Any]) -> str:
         raise Invalid(f"metadata may be nested {KEYS_DEEP} deep")
     try:
         kept = {key: value for key, value in user.items() if value is not None}
-        packed = json.dumps(kept, sort_keys=True, allow_nan=False)
+        packed = json.dumps(kept, sort_keys=True)
     except (TypeError, ValueError) as e:
         raise Invalid(f"metadata: {e}") from None
     for key, value in user.items():
         try:
+            json.dumps(value, allow_nan=False)
             wire.pack([key, value])
         except UnicodeEncodeError:
             raise Invalid(f"metadata: {key!r}: {NO_TEXT}") from None
         except OverflowError:
             raise Invalid(f"metadata: {key!r}: a whole number has at most 64 bits") from None
+        except ValueError:
+            raise Invalid(f"metadata: {key!r}: no number that JSON can tell") from None
     if len(packed) > USER_LIMIT:
         raise Invalid(f"metadata may have {USER_LIMIT} characters in all, this has {len(packed)}")
     return packed
