@@ -55,6 +55,8 @@ def put(
     if found.document is None:
         if released:
             raise Invalid("only files are held in quarantine", paths.text(paths.join(tuple(path))))
+        if mtime is not None:
+            namespace.set_attributes(tx, node, mtime=mtime)
         return {"node": node}
     if mtime is not None:
         tx.db.execute("update node set mtime = ? where id = ?", (mtime, node))
