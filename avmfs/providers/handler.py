@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from avmfs_config import Provider
+from avmfs_config import ConfigError, Provider
 
 from avmfs.errors import Invalid, NotSupported
 
@@ -128,6 +128,26 @@ def find_handler(name: str) -> type[BaseHandler]:
         register_handler(name, entry.load())
         return _registered[name]
     raise Invalid(f"no handler {name!r}: there are {', '.join(sorted({*_BUILT_IN, *_registered}))}")
+
+
+def check_providers(file: str, providers: Iterable[Provider]) -> None:
+    """Raises ConfigError for the first one that no handler can be made of by what ``file`` says alone. Code that is not
+    ours is not run for that: it may need what is not there yet, and each read tries again."""
+    for index, each in enumerate(providers):
+        try:
+            if each.handler == "plugin":
+                text_of(each.config, "plugin")
+            elif each.handler not in _registered and not entry_points(group="avmfs.handlers", name=each.handler):
+                find_handler(each.handler)(each.config)
+        except Invalid as e:
+            raise unusable(file, index, e.reason) from None
+
+
+def unusable(file: str, index: int, reason: str) -> ConfigError:
+    """The error about a provider, with the key of its ``config`` that the reason begins with, or else its handler's."""
+    key, _, why = reason.partition(": ")
+    own = key.startswith("config.")
+    return ConfigError(file, f"providers[{index}].{key if own else 'handler'}", why if own else reason)
 
 
 def ttl_of(handler: str, ttl: float | None) -> float:
