@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from avmfs_config import ConfigError, Provider
 
@@ -86,7 +86,12 @@ class BaseHandler:
     IsADirectoryError for what is a directory there, any other exception for a failure, whose text readers are shown.
     """
 
+    KEYS: ClassVar[tuple[str, ...] | None] = None  # that ``config`` may have, of this very class; None: any
+
     def __init__(self, config: Mapping[str, Any]) -> None:
+        if (known := vars(type(self)).get("KEYS")) is not None:  # not those of a class that somebody extends
+            for key in config.keys() - {*known}:
+                raise Invalid(f"config.{key}: unknown key; known keys: {', '.join(known)}")
         self.config = config
 
     def read(self, path: str, context: Context) -> str | bytes | None:

@@ -461,7 +461,8 @@ def test_a_provider_that_no_handler_can_be_made_of_is_refused_by_reload_and_star
         ("scrpt", 'command: "echo x"', "handler: no handler 'scrpt'"),
         ("http", "", "config.url"),
         ("sqlite", "query: q", "config.database"),
-        ("script", "command: \"echo 'x\"", "config.command"),
+        ("script", 'command: "echo \'x"', "config.command"),
+        ("script", "command: echo, timeout: 2", "config.timeout: unknown key; known keys: command, write"),
         ("plugin", "", "config.plugin"),
     ):
         provided(handler, config)
