@@ -80,6 +80,14 @@ def _failed(noted: IO[str]) -> str | None:
         return None
 
 
+def forget(database: Path) -> None:
+    """A daemon serves the store now: why none could be started before says nothing of the next one."""
+    noted = database.with_name("autostart.lock")
+    with contextlib.suppress(OSError):  # there is none; what cannot be emptied holds for AGAIN_S
+        if noted.stat().st_size:
+            os.truncate(noted, 0)
+
+
 def daemons_environ(where: Paths, environ: Mapping[str, str]) -> dict[str, str]:
     """For a program of the daemon that is to find the same files."""
     names = {"CONFIG_DIR": "config_dir", "DATA_DIR": "data_dir", "RUNTIME_DIR": "runtime_dir"}

@@ -203,10 +203,10 @@ def archive_(memory: Door, paths: tuple[str, ...], back: bool) -> None:
     """Move files and directories to the same place below /archive.
 
     They keep their tags, links, history and handle, and who could read them can. No recall, search or list has them,
-    unless it is asked below /archive or with --include archive."""
-    method = "put_back" if back else "archive"
+    unless it is asked below /archive or with --include archive. --back PATH: in /archive, or where it was before."""
+    method, how = ("put_back", {"archived": True}) if back else ("archive", {})
     to_each(
         paths,
-        lambda path: (path, str(memory.call(method, path=path)["path"])),
+        lambda path: (path, str(memory.call(method, path=path, **how)["path"])),
         lambda moved: show({"moved": moved}, "".join(f"{escaped(a)} -> {escaped(b)}\n" for a, b in moved), prose=False),
     )

@@ -32,6 +32,8 @@ _looking: Final = threading.Lock()
 
 
 class SqliteHandler(BaseHandler):
+    KEYS = ("database", "query", "list", "search", "format")
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._database = text_of(config, "database")

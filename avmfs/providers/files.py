@@ -23,6 +23,8 @@ _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileHandler(BaseHandler):
+    KEYS = ("root", "path")
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._whole = f"{text_of(config, 'root').rstrip('/')}/${{*}}" if "root" in config else text_of(config, "path")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from avmfs_config import Provider
+from avmfs_config import ConfigError, Provider
 
 from avmfs.errors import Invalid, NotSupported
 
@@ -86,7 +86,12 @@ class BaseHandler:
     IsADirectoryError for what is a directory there, any other exception for a failure, whose text readers are shown.
     """
 
+    KEYS: ClassVar[tuple[str, ...] | None] = None  # that ``config`` may have, of this very class; None: any
+
     def __init__(self, config: Mapping[str, Any]) -> None:
+        if (known := vars(type(self)).get("KEYS")) is not None:  # not those of a class that somebody extends
+            for key in config.keys() - {*known}:
+                raise Invalid(f"config.{key}: unknown key; known keys: {', '.join(known)}")
         self.config = config
 
     def read(self, path: str, context: Context) -> str | bytes | None:
@@ -128,6 +133,26 @@ def find_handler(name: str) -> type[BaseHandler]:
         register_handler(name, entry.load())
         return _registered[name]
     raise Invalid(f"no handler {name!r}: there are {', '.join(sorted({*_BUILT_IN, *_registered}))}")
+
+
+def check_providers(file: str, providers: Iterable[Provider]) -> None:
+    """Raises ConfigError for the first one that no handler can be made of by what ``file`` says alone. Code that is not
+    ours is not run for that: it may need what is not there yet, and each read tries again."""
+    for index, each in enumerate(providers):
+        try:
+            if each.handler == "plugin":
+                text_of(each.config, "plugin")
+            elif each.handler not in _registered and not entry_points(group="avmfs.handlers", name=each.handler):
+                find_handler(each.handler)(each.config)
+        except Invalid as e:
+            raise unusable(file, index, e.reason) from None
+
+
+def unusable(file: str, index: int, reason: str) -> ConfigError:
+    """The error about a provider, with the key of its ``config`` that the reason begins with, or else its handler's."""
+    key, _, why = reason.partition(": ")
+    own = key.startswith("config.")
+    return ConfigError(file, f"providers[{index}].{key if own else 'handler'}", why if own else reason)
 
 
 def ttl_of(handler: str, ttl: float | None) -> float:

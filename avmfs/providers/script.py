@@ -27,6 +27,8 @@ _PARAMETER: Final = re.compile(r"\$\{(?!file:)")
 
 
 class ScriptHandler(BaseHandler):
+    KEYS = ("command", "write", "list", "search", "env")
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._command = _words(config.get("command"), "config.command")

@@ -22,6 +22,8 @@ REDIRECTS: Final = 3
 
 
 class HttpHandler(BaseHandler):
+    KEYS = ("url", "headers", "method")
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._url = text_of(config, "url")

@@ -44,14 +44,18 @@ def archive(memory: Memory, path: str) -> dict[str, Any]:
 
 
 @method
-def put_back(memory: Memory, path: str, to: str | None = None) -> dict[str, Any]:
-    """``path``: in the trash or the archive, or what a removed file was called (the newest of that name). {"path"}:
-    where it is now."""
+def put_back(memory: Memory, path: str, to: str | None = None, archived: bool = False) -> dict[str, Any]:
+    """``path``: in the trash or the archive, or what a removed file was called (the newest of that name), or, with
+    ``archived``, what in the archive was. {"path"}: where it is now."""
     memory.enroll()
     where = memory.real_parts(paths.raw(path))
+    if archived and paths.aside(where) not in ("", "archive"):
+        raise Invalid("not in the archive", path)
+    if archived and not paths.aside(where):
+        where = paths.mirror(where, paths.ARCHIVE)
     with memory.reading() as reader:
         if paths.aside(where):
-            number = memory.resolve(reader, path, follow=False).id
+            number = memory.resolve(reader, paths.text(paths.join(where)), follow=False).id
         else:
             here = paths.join(where)
             found = next((each for each in reader.removed(LOOKED_AT) if each.path == here), None)

@@ -107,7 +107,8 @@ def records(door: Door, path: str, left: dict[str, str] | None = None) -> Iterat
 def record(each: dict[str, Any], root: str) -> Record:
     path = relative(each["path"], root)
     if each["kind"] != "file":
-        return Record(path, target=each.get("target"), mode=each["mode"] if each["kind"] == "directory" else None)
+        mode = each["mode"] if each["kind"] == "directory" else None
+        return Record(path, target=each.get("target"), mode=mode, updated=each["mtime"])
     return known(
         Record(
             path,

@@ -70,6 +70,8 @@ class Import:
         self._waiting: list[tuple[Record, str, dict[str, Any]]] = []
         # Directories that take no more: after what is in them.
         self._closed: list[tuple[Record, str, dict[str, Any]]] = []
+        # Directories, whose times what comes into them changes, and whether each is new.
+        self._dated: list[tuple[Record, str, bool]] = []
         self._bytes = 0
 
     def run(self, source: Iterator[Record | Refusal]) -> Report:
@@ -87,6 +89,7 @@ class Import:
             self._waiting.append(self._closed.pop())
             if len(self._waiting) >= BATCH or not self._closed:
                 self._flush()
+        self._date()
         self._link()
         self._let_out()
         return self.report
@@ -251,6 +254,8 @@ class Import:
                 self._refuse(record, answer[1])
                 continue
             new = where not in self._there
+            if record.kind == "directory" and record.updated is not None and not self._dry:
+                self._dated.append((record, where, new))
             self.report.added += new
             self.report.updated += not new
             self._links.append((where, record))
@@ -268,6 +273,16 @@ class Import:
         said = {"mode": writable, "shared": item["shared"], "sources": item["sources"]}
         with laid_beside(self._door, coming, data, where, said):
             _put(self._door, {**item, "laid": paths.raw(laid)}, where)
+
+    def _date(self) -> None:
+        for start in range(0, len(self._dated), BATCH):
+            some = self._dated[start : start + BATCH]
+            items = [{"path": where, "mtime": record.updated} for record, where, _ in some]
+            for (record, _, new), refused in zip(some, self._door.call("put", items=items), strict=True):
+                if refused is not None:
+                    self.report.added -= new
+                    self.report.updated -= not new
+                    self._refuse(record, refused[1])
 
     def _link(self) -> None:
         for where, record in self._links:

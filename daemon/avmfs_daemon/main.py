@@ -16,7 +16,7 @@ import click
 
 from avmfs.closed_streams import drop_output, stand_in_for_closed
 from avmfs.errors import AvmError
-from avmfs.providers.handler import apart, find_handler
+from avmfs.providers.handler import apart, find_handler, unusable
 from avmfs.text.escapes import visible
 from avmfs_daemon.cli_context import Failure, complain, paths_and_environ
 from avmfs_daemon.setup import COMMANDS
@@ -123,12 +123,12 @@ def check() -> None:
         sys.exit(1)
     unmade = False
     settings = avmfs_config.load_settings(paths.config_file, environ)
-    for provider in settings.providers:
+    for index, provider in enumerate(settings.providers):
         try:
             find_handler(provider.handler)(provider.config)
         except Exception as e:  # of code that is not ours
             reason = e.reason if isinstance(e, AvmError) else f"{type(e).__name__}: {e}"
-            click.echo(visible(f"config.yaml: provider {provider.pattern}: {reason}"), err=True)
+            click.echo(visible(str(unusable(paths.config_file.name, index, reason))), err=True)
             unmade = True
     if unmade:
         sys.exit(1)

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from avmfs_config import Paths, Settings
 
+from avmfs.api import autostart
 from avmfs.store.files.displaced import OpenStoreFiles, described, index_of_log, leads_to, log_of
 from avmfs.store.repair import wal_restore
 from avmfs.store.store import Store
@@ -99,6 +100,7 @@ class Premises:
             self._listen(name)
         self._opened = opened
         self._open_store()
+        autostart.forget(self._database)
         self.next_look = time.monotonic() + LOOK_S
 
     def admit(self, settings: Settings) -> None:

@@ -31,6 +31,7 @@ from avmfs.agents import anchors, backups, reranking
 from avmfs.errors import AvmError, StoreFailed
 from avmfs.extras import version_text
 from avmfs.logs import log_of_daemon
+from avmfs.providers.handler import check_providers
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.store import open_attached
@@ -92,6 +93,7 @@ class Supervisor:
         needed = self._idle_s is None or paths.mounts_file.exists()
         mounts = load_mounts(paths.mounts_file, self._environ) if needed else ()
         settings = isolation.entitled(load_settings(paths.config_file, self._environ), mounts)
+        check_providers(paths.config_file.name, settings.providers)
         return mounts if self._idle_s is None else (), settings
 
     def run(self) -> None:

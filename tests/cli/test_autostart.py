@@ -262,6 +262,12 @@ def test_one_that_cannot_start_is_told_of_once_and_the_command_works_without(fre
     fresh.run("read", "/shared/a.md")
     assert json.loads(log.read_text()) == noted, "it was tried again at once"
     run.unlink()
+    mounts = Path(fresh.environ["AVM_CONFIG_DIR"]) / "mounts.yaml"
+    mounts.write_text("mounts: []\n")
+    for what in (("start", "--daemon"), ("stop",)):
+        assert daemon(fresh.environ, *what).returncode == 0
+    said = fresh.run("read", "/shared/a.md").stderr.decode()
+    assert "could not be started" not in said and holder(fresh.environ) is not None, "one did start since"
 
 
 @pytest.mark.model

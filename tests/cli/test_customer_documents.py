@@ -196,10 +196,10 @@ def test_an_engine_as_theirs_is_a_subclass_of_the_backend(tmp_path: Path) -> Non
 @pytest.mark.timeout(1800)  # all of the documents
 def test_every_command_and_snippet_runs_or_says_why_not(home: Home) -> None:
     """From top to bottom: without an agent, with a daemon, at a mount, in Python."""
-    assert "provider /live/indicators/*: plugin my_plugins.talib" in home.run("avm-daemon check", code=1)
+    assert ".handler: plugin my_plugins.talib" in home.run("avm-daemon check", code=1)
     (home.root / "my_plugins").mkdir()
     (home.root / "my_plugins/talib.py").write_text("def read(path, context):\n    return context.params['*'].upper()\n")
-    assert "provider" not in home.run("avm-daemon check")
+    assert "providers[" not in home.run("avm-daemon check")
     problems = home.check(documents.FIRST[0], agent=None)
     for snippet in documents.FIRST[1:]:
         problems += home.check(snippet)

@@ -147,7 +147,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     "archive": [
         Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
         Bad("archive /shared/none", 1, "No such"),
-        Bad("archive --back /shared/e/a.md", 1, "trash"),
+        Bad("archive --back /shared/e/a.md", 1, "/archive/shared/e/a.md"),
     ],
     "search": [
         Good("search alpha", "a.md", "degraded hits text"),

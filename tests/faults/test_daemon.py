@@ -450,6 +450,32 @@ def test_a_bad_reload_keeps_the_old_configuration(daemon: Daemon) -> None:
 
 
 @pytest.mark.logs("the configuration stays as it was")
+def test_a_provider_that_no_handler_can_be_made_of_is_refused_by_reload_and_start(daemon: Daemon) -> None:
+    def provided(handler: str, config: str) -> None:
+        daemon.settings(f'providers: [{{pattern: "/live/up", handler: {handler}, config: {{{config}}}}}]\n')
+
+    daemon.mounts("alice")
+    provided("script", 'command: "echo works"')
+    daemon.start()
+    for handler, config, key in (
+        ("scrpt", 'command: "echo x"', "handler: no handler 'scrpt'"),
+        ("http", "", "config.url"),
+        ("sqlite", "query: q", "config.database"),
+        ("script", 'command: "echo \'x"', "config.command"),
+        ("script", "command: echo, timeout: 2", "config.timeout: unknown key; known keys: command, write"),
+        ("plugin", "", "config.plugin"),
+    ):
+        provided(handler, config)
+        assert f"config.yaml: providers[0].{key}" in daemon.command("reload", expect=1)
+        assert (daemon.at("alice") / "live/up").read_text() == "works\n"
+    provided("plugin", "plugin: no_such_module_of_a_test")  # which may come yet: each read says so
+    daemon.command("reload")
+    daemon.command("stop")
+    provided("scrpt", "")
+    assert "config.yaml: providers[0].handler: no handler 'scrpt'" in daemon.command("start", "--daemon", expect=1)
+
+
+@pytest.mark.logs("the configuration stays as it was")
 def test_whether_the_store_is_shared_is_nothing_that_a_reload_changes(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()

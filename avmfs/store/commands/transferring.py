@@ -50,8 +50,9 @@ def put(
     else:
         node = _standing(tx, path) if laid is None else _moved(tx, path, laid, instead_of or b"")
     found = tx.writable(node)
-    if mode is not None and mode != found.mode:
-        namespace.set_attributes(tx, node, mode=mode)
+    own = mtime if found.document is None else None
+    if (mode is not None and mode != found.mode) or own is not None:
+        namespace.set_attributes(tx, node, mode=mode, mtime=own)
     if found.document is None:
         if released:
             raise Invalid("only files are held in quarantine", paths.text(paths.join(tuple(path))))

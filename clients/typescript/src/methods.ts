@@ -236,6 +236,7 @@ export interface PutArguments {
 export interface PutBackArguments {
   path: string;
   to?: string | null;
+  archived?: boolean;
 }
 
 export interface QuarantineArguments {
@@ -723,8 +724,8 @@ export interface Methods {
    */
   put(given: PutArguments): Promise<any[]>;
   /**
-   * ``path``: in the trash or the archive, or what a removed file was called (the newest of that name). {"path"}:
-   * where it is now.
+   * ``path``: in the trash or the archive, or what a removed file was called (the newest of that name), or, with
+   * ``archived``, what in the archive was. {"path"}: where it is now.
    */
   put_back(given: PutBackArguments): Promise<Json>;
   /**
