@@ -312,11 +312,8 @@ class Engine:
         ranked = fusion.fuse(table, at, columns, weights, brevity, known, _clear(near), rows)
         chosen = np.searchsorted(at, ranked.positions)
         covered = words.coverage
-        rest = [] if by_meaning else [term for term in terms if term not in question.dated]
-        if rest and len(rest) < len(terms):  # who writes in June does not say that it is June
-            said = lexical.search(table, rest, index.postings).over(at).coverage
-            then = columns["date"] + len(rest) / len(terms) * (said - columns["date"])
-            covered = np.where(said > 0, np.maximum(covered, then), covered)
+        if question.dated and not by_meaning:
+            covered = signals.covered(table, words, terms, question, columns["date"], index.postings)
         evidence = {"coverage": covered[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)

@@ -57,6 +57,10 @@ Positions = NDArray[np.int32]
 Counts = NDArray[np.int64]
 
 
+Asking = Callable[[Sequence[str]], list[Postings]]
+"""The occurrences of terms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lexical:
     """Passages that have a word of the query, themselves or in what they lean on: ``positions`` in the table (m,),
@@ -119,7 +123,7 @@ class _Known:
 _known: Final = _Known()
 
 
-def search(table: Columns, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]) -> Lexical:
+def search(table: Columns, terms: Sequence[str], postings: Asking) -> Lexical:
     """Score what the occurrences of the query's ``terms``, which are distinct, reach in ``table``. ``postings`` is
     asked for those that are not remembered."""
     count = len(table.passages)
@@ -152,7 +156,7 @@ def search(table: Columns, terms: Sequence[str], postings: Callable[[Sequence[st
     )
 
 
-def unheard_of(q: str, postings: Callable[[Sequence[str]], list[Postings]]) -> bool:
+def unheard_of(q: str, postings: Asking) -> bool:
     """Return whether ``q`` is an identifier that occurs nowhere, nor its numbers. Another one's is no answer, however
     near to it a model finds "ORD-5582" and "ORD-9999"."""
     if not (wanted := segment.identifier(q)):
@@ -162,7 +166,7 @@ def unheard_of(q: str, postings: Callable[[Sequence[str]], list[Postings]]) -> b
 
 
 def _terms(
-    table: Columns, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]
+    table: Columns, terms: Sequence[str], postings: Asking
 ) -> tuple[dict[str, Term], dict[str, tuple[Places, Counts]]]:
     """What is known of each, and where those are that were not."""
     known = _known.of(table, terms)

@@ -8,7 +8,7 @@ and the time zone are arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from avmfs.localtime import DAY_NS, HOUR_NS
 from avmfs.search import lexical
+from avmfs.search.lexical import Lexical
 from avmfs.store.index import allocator
 from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
@@ -38,6 +39,9 @@ TURNS: Final = 0.4
 """Share of a session's passages at which another voice that comes back takes its turn, from which it is all talk."""
 ASKING: Final = 0.05
 """Share of what a voice says that are questions, from which it is a person's."""
+
+ANYTHING: Final = frozenset(segment.terms("write wrote written note happen record entry log news"))
+"""Of a question that names days, what asks for all that there is of them."""
 
 MANY: Final = 2048  # passages of a table of which figures and columns leave much memory behind
 _QUESTION: Final = 2000  # characters of a question in which names are looked for
@@ -157,6 +161,19 @@ def date_named(table: Columns, at: Places, question: Asked, tz: tzinfo) -> Float
         found[stop & ~after & (found < 0.5)] = 0.5
         found[start & ~stop] = 1.0
     return found
+
+
+def covered(
+    table: Columns, words: Lexical, terms: Sequence[str], question: Asked, dated: Floats, postings: lexical.Asking
+) -> Floats:
+    """The coverage of ``words``, where words that name days stand in what is of those days (``dated``), beside another
+    of ``terms``: who writes in June does not say that it is June. What asks for ANYTHING of those days, all of it."""
+    rest = [term for term in terms if term not in question.dated and term not in ANYTHING]
+    if not rest:
+        return np.maximum(words.coverage, dated)
+    share = len(rest) / sum(term not in ANYTHING for term in terms)
+    said = lexical.search(table, rest, postings).over(words.positions).coverage
+    return np.where(said > 0, np.maximum(words.coverage, dated + share * (said - dated)), words.coverage)
 
 
 def spans(question: Asked, now: int, tz: tzinfo) -> tuple[tuple[int, int], ...]:

@@ -1019,18 +1019,21 @@ def test_summary_is_the_line_that_was_found_by_another_form() -> None:
 
 
 def test_a_note_of_the_days_that_are_asked_for_need_not_say_them() -> None:
-    made, day = MemoryCorpus(embed=False), 86_400 * 10**9
+    made, day = MemoryCorpus(), 86_400 * 10**9
     now = int(datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()) * 10**9
     for path, days in (("/fresh", 8), ("/stale", 40)):
         made.add(path, "we decided on the blue tiles", updated=now - days * day)
 
     def covered(q: str) -> dict[str, float]:
-        hits = engine(made, words_only=True).search(ALICE, q, now=now).hits
-        return {os.fsdecode(scored.hit.path): round(scored.evidence["coverage"], 2) for scored in hits}
+        ranked = engine(made).ranking(ALICE, made.index(ALICE), q, now=now)
+        paths = [os.fsdecode(hit.path) for hit in made.index(ALICE).hits(ranked.passages().tolist(), ())]
+        return dict(zip(paths, ranked.evidence["coverage"].round(2).tolist(), strict=True))
 
     assert covered("what tiles have we decided on last week") == {"/fresh": 1.0, "/stale": 0.5}
-    assert covered("zebra stripes last week") == {}
     assert covered("what tiles have we decided on") == {"/fresh": 1.0, "/stale": 1.0}
+    assert covered("zebra stripes last week") == {"/fresh": 0.0, "/stale": 0.0}
+    assert covered("what did I write last week") == {"/fresh": 1.0, "/stale": 0.0}
+    assert not any(covered("what happened in 2019").values())
 
 
 @pytest.mark.parametrize(
