@@ -281,8 +281,7 @@ class Engine:
         by_meaning = mode == "semantic" and meaning is not None
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else terms, index.postings)
-        phrased = _phrased(index, table, q)
-        nearest, early = None, False
+        phrased, nearest, early = _phrased(index, table, q), None, False
         if meaning is not None:
             found = self._strongest(table, words, rows)
             if not by_meaning:
@@ -296,8 +295,7 @@ class Engine:
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
-        if meaning is not None:
-            near = near * scale(meaning.model)
+        near = near * (1.0 if meaning is None else scale(meaning.model))
         if not by_meaning:
             near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
@@ -311,9 +309,8 @@ class Engine:
         brevity = lexical.brevity(table)
         ranked = fusion.fuse(table, at, columns, weights, brevity, known, _clear(near), rows)
         chosen = np.searchsorted(at, ranked.positions)
-        covered = words.coverage
-        if question.dated and not by_meaning:
-            covered = signals.covered(table, words, terms, question, columns["date"], index.postings)
+        asked = [] if by_meaning else terms
+        covered = signals.covered(table, words, asked, question, columns["date"], index.postings)
         evidence = {"coverage": covered[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
@@ -321,9 +318,8 @@ class Engine:
         count, cosine, coverage = len(table.passages), evidence["cosine"], evidence["coverage"]
         told = 1.0 if meaning is None else float(np.linalg.norm(meaning.vectors[0]))
         shown = (ranked.scores, cosine, coverage, short, terms_in, named)
-        absolute = relevance(*shown, brevity, count, told, 0 if by_meaning else len(terms))
-        if mode == "hybrid" and lexical.unheard_of(q, index.postings):
-            absolute = np.zeros(len(absolute))
+        absolute = relevance(*shown, brevity, count, told, len(asked))
+        absolute *= mode != "hybrid" or not lexical.unheard_of(q, index.postings)
         return Ranking(table, ranked, absolute, evidence, degraded, rows, early)
 
     def nearness(self, who: Principal, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:

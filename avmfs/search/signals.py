@@ -168,6 +168,8 @@ def covered(
 ) -> Floats:
     """The coverage of ``words``, where words that name days stand in what is of those days (``dated``), beside another
     of ``terms``: who writes in June does not say that it is June. What asks for ANYTHING of those days, all of it."""
+    if not question.dated or not terms:
+        return words.coverage
     rest = [term for term in terms if term not in question.dated and term not in ANYTHING]
     if not rest:
         return np.maximum(words.coverage, dated)

@@ -102,12 +102,15 @@ def status(as_json: bool) -> None:
 
 @cli.command()
 def reload() -> None:
-    """Read both configuration files again; on an error the old configuration keeps running."""
+    """Read both configuration files again; on an error the old configuration keeps running. Exit 1 on one, and where a
+    mount or another part then has a problem."""
     done = _ask("reload")
     for problem in done["problems"]:
         complain(problem)
     counts = ", ".join(f"{done[what]} {what}" for what in ("added", "removed", "restarted"))
     click.echo(f"reloaded; mounts: {counts}")
+    if done["problems"]:
+        sys.exit(1)
 
 
 @cli.command()

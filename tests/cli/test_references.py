@@ -78,6 +78,11 @@ def test_doctor_says_what_there_is_and_what_to_do(alone: Shell) -> None:
     config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
     alone.run("write", "/memory/a.md", "x")
     assert "answers; 0 files wait" in alone.out("doctor") or "files wait for words" in alone.out("doctor")
+    data = Path(alone.environ["AVM_DATA_DIR"])
+    data.chmod(0o755)
+    assert f"chmod 700 {data}" in alone.out("doctor")
+    data.chmod(0o700)
+    assert "chmod 700" not in alone.out("doctor")
     config.write_text("embedding: {enabled: perhaps}\n")
     done = alone.run("doctor", code=1)
     assert b"PROBLEM  config.yaml" in done.stdout and b"embedding.enabled" in done.stdout

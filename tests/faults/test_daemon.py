@@ -349,6 +349,7 @@ def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None
     assert bare["state"] == found["state"] == "problem" and bare["says"].endswith("not mounted, though the daemon runs")
     assert found["says"].startswith("failed: ") and "not empty" in found["says"]
     assert found["todo"] == "avm-daemon status; avm-daemon reload"
+    assert "not empty" in daemon.command("reload", expect=1)
     (daemon.at("alice") / "mine").unlink()
     daemon.command("reload")
     assert daemon.mount("alice")["state"] == "ready"
