@@ -17,6 +17,7 @@ from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import elsewhere, locations, show
 from avmfs.cli.storing import storing
 from avmfs.extras import bring, version_text
+from avmfs.providers.handler import check_providers
 from avmfs.text.escapes import visible
 
 
@@ -64,7 +65,7 @@ def _configuration(where: Paths) -> Iterator[Finding]:
         return f"{len(load_mounts(where.mounts_file, os.environ))} mounts"
 
     def settings() -> str:
-        load_settings(where.config_file, os.environ)
+        check_providers(where.config_file.name, load_settings(where.config_file, os.environ).providers)
         return "read" if where.config_file.exists() else "not there: the defaults hold"
 
     looks: tuple[tuple[Path, Callable[[], str]], ...] = ((where.mounts_file, mounts), (where.config_file, settings))

@@ -18,7 +18,7 @@ from avmfs.access import Policy
 from avmfs.agents import anchors, backups, moments
 from avmfs.agents.repairing import Repair, repair
 from avmfs.cli.main import REFUSED, Command, CommandGroup, subcommand
-from avmfs.cli.session import LOCAL, asking, confirm, locations_here, show, working
+from avmfs.cli.session import LOCAL, asking, confirm, locations, locations_here, show, working
 from avmfs.errors import Busy, Invalid, NotFound
 from avmfs.localtime import LocalZone, minute
 from avmfs.providers.handler import apart
@@ -77,7 +77,7 @@ def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: 
 
 def restored(folder: Path, when: str | None, to: Path | None) -> None:
     """Make a store of a backup, and say where."""
-    where = locations_here()
+    where = locations_here() if to is None else locations()
     kept = load_settings(where.config_file, os.environ).audit.anchors if to is None else None
     database = where.database if to is None else to.absolute() / "avm.db"
     at = None if when is None else moments.parse(when, time.time_ns(), LocalZone())

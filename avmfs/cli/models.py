@@ -130,7 +130,7 @@ def _reload(where: Paths) -> None:
     command = [sys.executable, "-P", "-m", "avmfs_daemon", "reload"]
     environ = daemons_environ(where, os.environ)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=RELOAD_S, check=False)
-    if done.returncode:
+    if done.returncode and not done.stdout.startswith("reloaded"):  # else a mount has a problem, of before perhaps
         said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         raise Busy(f"config.yaml has it, but the daemon has not taken it up (avm-daemon reload): {said}")
 

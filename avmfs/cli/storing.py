@@ -85,7 +85,7 @@ def _host(path: Path, runtime: Path, *, running: bool) -> Iterator[Finding]:
             todo = f'mount -o remount,rw "$(findmnt -n -o TARGET -T {named})"' if fixed else f"chmod u+rwx {named}"
             way = f"{todo}, or choose another place with AVM_DATA_DIR"
             yield Finding("data", "problem", f"{folder} {says}", way)
-        if folder.stat().st_mode & 0o055:
+        if folder.stat().st_mode & 0o044:
             says = f"{folder}: others may list it, and see when something is written and how much"
             yield Finding("data", "note", says, f"chmod 700 {named}")
         room, least = free.f_bavail * free.f_frsize, 2 * reserve(free)

@@ -90,7 +90,7 @@ class BaseHandler:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         if (known := vars(type(self)).get("KEYS")) is not None:  # not those of a class that somebody extends
-            for key in config.keys() - {*known}:
+            for key in sorted(config.keys() - {*known}, key=str):
                 raise Invalid(f"config.{key}: unknown key; known keys: {', '.join(known)}")
         self.config = config
 

@@ -49,10 +49,10 @@ def put_back(memory: Memory, path: str, to: str | None = None, archived: bool = 
     ``archived``, what in the archive was. {"path"}: where it is now."""
     memory.enroll()
     where = memory.real_parts(paths.raw(path))
-    if archived and paths.aside(where) not in ("", "archive"):
-        raise Invalid("not in the archive", path)
-    if archived and not paths.aside(where):
+    if archived and where[:1] == (paths.MEMORY,):
         where = paths.mirror(where, paths.ARCHIVE)
+    if archived and paths.aside(where) != "archive":
+        raise Invalid("not in the archive", path)
     with memory.reading() as reader:
         if paths.aside(where):
             number = memory.resolve(reader, paths.text(paths.join(where)), follow=False).id

@@ -161,8 +161,8 @@ def unheard_of(q: str, postings: Asking) -> bool:
     near to it a model finds "ORD-5582" and "ORD-9999"."""
     if not (wanted := segment.identifier(q)):
         return False
-    whole, *numbers = map(len, postings(wanted))
-    return not whole and not all(numbers)
+    whole, begun, *numbers = map(len, postings(wanted))
+    return not whole and not begun and not all(numbers)
 
 
 def _terms(

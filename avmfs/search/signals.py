@@ -175,7 +175,8 @@ def covered(
         return np.maximum(words.coverage, dated)
     share = len(rest) / sum(term not in ANYTHING for term in terms)
     said = lexical.search(table, rest, postings).over(words.positions).coverage
-    return np.where(said > 0, np.maximum(words.coverage, dated + share * (said - dated)), words.coverage)
+    told = np.maximum(words.coverage, dated + share * (said - dated))
+    return np.where((said > 0) & (dated > 0), told, words.coverage)
 
 
 def spans(question: Asked, now: int, tz: tzinfo) -> tuple[tuple[int, int], ...]:

@@ -69,7 +69,8 @@ _FORMER: Final = re.compile(
     r"\b(?:(?P<before>before|prior to)|(?P<used>used to)"
     r"|(?P<former>older|earlier|(?<!how )(?<!year )(?<!years )(?<!year-)(?<!month )(?<!months )(?<!days )old"
     r"|previous(?:ly)?|former(?:ly)?|original(?:ly)?|initial(?:ly)?|at first|anterior\w*|ancien(?:ne)?s?"
-    r"|(?<!Jahre )(?<!Monate )(?<!Wochen )(?<!Tage )(?<!le )alte[mns]?|первоначальн\w+"
+    r"|(?<!Jahre )(?<!Monate )(?<!Wochen )(?<!Tage )(?<!Jahr )(?<!Monat )(?<!Woche )(?<!Tag )(?<!le )alte[mns]?"
+    r"|первоначальн\w+"
     r"|first (?:plan\w*|thought|think|idea|announced?|choice|cho[os]en?|picked|meant|going to)"
     r"|prior(?! (?:written )?(?:approval|consent|notice|permission|knowledge|experience|warning)\b))(?! (?:than|to)\b)"
     r")\b",

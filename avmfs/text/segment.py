@@ -58,7 +58,7 @@ _NOT: Final = re.compile(
     r'|(?<!\w)"[^"]*"|“[^“”]*”|「[^「」]*」|『[^『』]*』|«[^«»]*»'
 )
 # INC-2041, CVE-2021-44228; not KW-2024
-_IDENTIFIER: Final = re.compile(r"\W*[A-Z]{1,12}(?![-_#/](?:19|20)\d\d\W*$)(?:[-_#/]\d+)+\W*")
+_IDENTIFIER: Final = re.compile(r"\W*[A-Z]{1,12}(?![-_#/](?:19\d|20[0-2])\d\W*$)(?:[-_#/]\d+)+\W*")
 # In the scripts of India a vowel is a mark on a letter, and no word is without them.
 _WORD: Final = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0966-\u0dff])+")
 # The stemmer of each script: the first code point, the first that is another script's, and a language of it. Words in
@@ -112,6 +112,7 @@ _BESIDE: Final = tuple(
 )
 _STOP: Final = frozenset(f"{_STOP_WORDS} {_MORE_STOP_WORDS}".split())
 
+_MARKS: Final = re.compile("[\u0300-\u036f]+")
 _HAN: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # A pair is dropped from a Chinese query only when both halves stand here: each alone is part of real words.
 _FUNCTION: Final = frozenset(
@@ -231,12 +232,14 @@ def quoted(text: str) -> list[list[str]]:
 
 
 def identifier(text: str) -> list[str]:
-    """The index terms of an identifier without its signs and of each number in it, if ``text`` is one of four digits or
-    more and nothing else."""
+    """The index terms of an identifier of four digits or more without its signs, without the first one, and of each
+    number in it, if ``text`` is one and nothing else."""
     if len(text) > TERM_MAX or not _IDENTIFIER.fullmatch(text):
         return []
-    letters, *numbers = terms(text)
-    return [letters + "".join(numbers), *numbers] if sum(map(len, numbers)) >= 4 else []
+    letters, *numbers = _WORD.findall(_folded(text))
+    if sum(map(len, numbers)) < 4:
+        return []
+    return [*terms(f"{letters}{''.join(numbers)} {letters}{numbers[0]}"), *numbers]
 
 
 def pairs(found: Sequence[str]) -> float:
@@ -311,11 +314,13 @@ def _is_function(word: str) -> bool:
 
 
 def _beside(words: frozenset[str], text: str) -> frozenset[str]:
-    """Words of English that are none that carry a topic in ``text``, which has these; WER, IST and MIT tell nothing."""
-    found = {"fur"} if "für" in text.casefold() else set()
+    """Words of English that are none that carry a topic in ``text``, which has these. WER and "Mr Das" tell nothing."""
+    found = {"fur"} if "fur" in words and "für" in unicodedata.normalize("NFC", text).casefold() else set()
     for known, more in _BESIDE:
-        if any(not re.search(rf"\b{each.upper()}\b", text) for each in known & words):
-            found |= more
+        if there := known & words:
+            plain = _MARKS.sub("", unicodedata.normalize("NFD", text))
+            if any(re.search(rf"(?:^\W*{each.capitalize()}|\b{each})\b", plain) for each in there):
+                found |= more
     return frozenset(found)
 
 

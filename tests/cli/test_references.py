@@ -86,6 +86,8 @@ def test_doctor_says_what_there_is_and_what_to_do(alone: Shell) -> None:
     config.write_text("embedding: {enabled: perhaps}\n")
     done = alone.run("doctor", code=1)
     assert b"PROBLEM  config.yaml" in done.stdout and b"embedding.enabled" in done.stdout
+    config.write_text("providers: [{pattern: /live/x, handler: scrpt}]\n")
+    assert b"providers[0].handler" in alone.run("doctor", code=1).stdout
     config.write_text("embedding: {path: /nowhere/at/all}\n")
     assert b"/nowhere/at/all" in alone.run("doctor", code=None).stdout
     config.write_text("embedding: {enabled: false}\nsearch: {rerank: {model: /nowhere/at/all}}\n")

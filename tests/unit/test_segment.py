@@ -91,6 +91,8 @@ def test_the_same_text_in_another_normal_form_has_the_same_terms() -> None:
         ("When did van der Waals die", ["van", "waal", "die"]),
         ("which die is used in the IST test of WER at MIT", ["die", "use", "test"]),
         ("Passwort für Server", ["passwort", "server"]),
+        (unicodedata.normalize("NFD", "Passwort für Server"), ["passwort", "server"]),
+        ("Mr Das won the war", ["mr", "won", "war"]),
         ("who won the war, and what is a fur hat", ["won", "war", "fur", "hat"]),
     ],
 )

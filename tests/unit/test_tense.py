@@ -115,6 +115,7 @@ def test_a_question_about_what_was(q: str) -> None:
         "Was machen wir zuerst",
         "Was passiert mit 30 Tage alten Backups",
         "Wer war zuerst im Büro",
+        "Darf ein Monat altes Backup weg, einen Tag alte Logs auch?",
         "Quali sono le alte temperature",
         "最初に何をしますか",
         "最初のステップは何ですか",
