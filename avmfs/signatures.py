@@ -19,9 +19,8 @@ from avmfs.errors import Invalid
 
 Test = Callable[[Any], bool]
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-_PLAIN = re.compile(
-    r"[0-9A-Za-z.-]+(?:e\+[0-9]+)?"
-)  # of what Python reads as numbers: no other digits, `1_0`, `+5`, nor blanks
+# Of what Python reads as numbers: no other digits, `1_0`, `+5`, nor blanks.
+_PLAIN = re.compile(r"[0-9A-Za-z.-]+(?:e\+[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)

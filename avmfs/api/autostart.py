@@ -51,7 +51,7 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
     """Have a daemon serve the store when this returns: "", or one line that says why there is none; None where the
     daemon of another store has the runtime directory. Whoever comes while another process starts one waits for that."""
     try:
-        with _alone(where.database.with_name("autostart.lock")) as noted:
+        with _alone(_note(where.database)) as noted:
             if StoreLock(where.database).holder() is not None:
                 return ""
             if daemon_in(where.runtime_dir) is not None:
@@ -70,6 +70,11 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
         return str(e)
 
 
+def _note(database: Path) -> Path:
+    """Whose lock one has who starts a daemon, and whose text is why none could be started."""
+    return database.with_name("autostart.lock")
+
+
 def _failed(noted: IO[str]) -> str | None:
     """Why it could not be started a moment ago. What a power loss has left of a note is none."""
     try:
@@ -82,7 +87,7 @@ def _failed(noted: IO[str]) -> str | None:
 
 def forget(database: Path) -> None:
     """A daemon serves the store now: why none could be started before says nothing of the next one."""
-    noted = database.with_name("autostart.lock")
+    noted = _note(database)
     with contextlib.suppress(OSError):  # there is none; what cannot be emptied holds for AGAIN_S
         if noted.stat().st_size:
             os.truncate(noted, 0)
@@ -146,7 +151,7 @@ def sought(where: Paths, environ: Mapping[str, str]) -> str | None:
 
 def begin(where: Paths, environ: Mapping[str, str]) -> None:
     """``sought``, not waited for: by a process of its own. One that has just been begun is left alone."""
-    lock = where.database.with_name("autostart.lock")
+    lock = _note(where.database)
     if any(each.get("AVM_AUTOSTART", "").lower() in _OFF for each in (environ, os.environ)) or where != find_paths(
         environ
     ):

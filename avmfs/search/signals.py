@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from avmfs.localtime import DAY_NS, HOUR_NS
 from avmfs.search import lexical
-from avmfs.search.lexical import Lexical
 from avmfs.store.index import allocator
 from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
@@ -164,7 +163,12 @@ def date_named(table: Columns, at: Places, question: Asked, tz: tzinfo) -> Float
 
 
 def covered(
-    table: Columns, words: Lexical, terms: Sequence[str], question: Asked, dated: Floats, postings: lexical.Asking
+    table: Columns,
+    words: lexical.Lexical,
+    terms: Sequence[str],
+    question: Asked,
+    dated: Floats,
+    postings: lexical.Asking,
 ) -> Floats:
     """The coverage of ``words``, where words that name days stand in what is of those days (``dated``), beside another
     of ``terms``: who writes in June does not say that it is June. What asks for ANYTHING of those days, all of it."""

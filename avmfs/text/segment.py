@@ -232,8 +232,8 @@ def quoted(text: str) -> list[list[str]]:
 
 
 def identifier(text: str) -> list[str]:
-    """The index terms of an identifier of four digits or more without its signs, without the first one, and of each
-    number in it, if ``text`` is one and nothing else."""
+    """The index terms of an identifier of four digits or more, if ``text`` is one and nothing else: as one word, as its
+    letters with its first number, and each number."""
     if len(text) > TERM_MAX or not _IDENTIFIER.fullmatch(text):
         return []
     letters, *numbers = _WORD.findall(_folded(text))

@@ -49,8 +49,7 @@ def pack_user(user: dict[str, Any]) -> str:
     else:
         raise Invalid(f"metadata may be nested {KEYS_DEEP} deep")
     try:
-        kept = {key: value for key, value in user.items() if value is not None}
-        packed = json.dumps(kept, sort_keys=True)
+        packed = json.dumps({key: value for key, value in user.items() if value is not None}, sort_keys=True)
     except (TypeError, ValueError) as e:
         raise Invalid(f"metadata: {e}") from None
     for key, value in user.items():
