@@ -21,7 +21,10 @@ from avmfs.text import speech
 POOL: Final = 2000
 """Candidates that are looked at closely: those with the best sum of words, context, cosine and the like."""
 
-BEST_OF: Final = 3  # of a session, of a document
+BEST_OF: Final = 3  # of a session, of a document, of a directory
+CROWD: Final = (0.1, 30)
+"""Share of all passages, and number, above which those of one directory are a crowd: of six hundred lines of a log,
+dozens come near to any question by chance, and would fill an answer before the one line elsewhere that is meant."""
 PAGES: Final = 1 / 3
 ALONE: Final = 0.15
 ENOUGH: Final = 0.35
@@ -116,7 +119,9 @@ def fuse(
     parts["next"] = weights.next * talk * _of_neighbour(scores, table.next[chosen], chosen)
     asked = talk * ((table.flags[table.previous[chosen]] & speech.ASKS) != 0)  # of those that have one
     parts["answer"] = weights.answer * asked * _of_neighbour(scores, table.previous[chosen], chosen)
-    return Ranked(chosen, scores + parts["next"] + parts["answer"], parts)
+    scores = scores + parts["next"] + parts["answer"]
+    parts["crowd"] = weights.crowd * _crowded(table, chosen, scores)
+    return Ranked(chosen, scores + parts["crowd"], parts)
 
 
 def _guessed(cosine: Floats, blind: NDArray[np.bool_], words: Floats) -> Floats:
@@ -142,19 +147,33 @@ def share(values: Floats) -> Floats:
 
 def _best_of(scores: Floats, groups: NDArray[np.int32] | NDArray[np.int64]) -> Floats:
     """For each candidate the mean of the BEST_OF best of its group."""
-    if not len(scores):
-        return scores
+    places, number = _grouped(scores, groups)
+    top = places < BEST_OF
+    means = np.bincount(number[top], scores[top]) / np.bincount(number[top])
+    return np.asarray(means[number])
+
+
+def _crowded(table: Columns, chosen: NDArray[np.int64], scores: Floats) -> Floats:
+    """For each candidate the logarithm of how many times CROWD stands in its directory, if it does; 0 for the BEST_OF
+    best of each directory, so that no answer is lost for standing in a large one."""
+    if "crowd" not in table.columns:
+        count = np.bincount(table.directories)[table.directories]
+        table.columns["crowd"] = np.log(np.maximum(count / max(CROWD[0] * len(count), CROWD[1]), 1.0))
+    crowd = table.columns["crowd"][chosen]
+    return np.where(_grouped(scores, table.directories[chosen])[0] < BEST_OF, 0.0, crowd) if crowd.any() else crowd
+
+
+def _grouped(
+    scores: Floats, groups: NDArray[np.int32] | NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which each is in its group, from 0 for the best, and the number of that group among those here."""
     order = np.lexsort((-scores, groups))
-    ordered = groups[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    index = np.arange(len(ordered))
-    place = index - np.maximum.accumulate(np.where(first, index, 0))
-    top = place < BEST_OF
-    number = np.cumsum(first) - 1  # of the group, among those here
-    sums = np.bincount(number[top], scores[order][top])
-    means = np.empty(len(scores))
-    means[order] = (sums / np.bincount(number[top]))[number]
-    return means
+    ordered, index = groups[order], np.arange(len(order))
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(order)]
+    places, number = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    places[order] = index - np.maximum.accumulate(np.where(first, index, 0))
+    number[order] = np.cumsum(first) - 1
+    return places, number
 
 
 def _of_neighbour(scores: Floats, neighbours: NDArray[np.int32], chosen: NDArray[np.int64]) -> Floats:

@@ -155,7 +155,9 @@ class SearchWeights:
     before it, where that one asks; `event`, a share of the cosine, for a note that names a time, whatever is asked: it
     tells of something that happened; `decay` is for what was said today, half as much after each
     `search.half_life_days`. `current` is no share: it puts, of two hits that say different things of one matter, the
-    newer first; more of it asks for less proof.
+    newer first; more of it asks for less proof. `crowd` is for what stands
+    in a directory that has more than a tenth of all passages (and thirty), but for the best three there: so much for
+    each time that e goes into how many tenths it has.
     """
 
     cosine: Weight = 1.0
@@ -174,6 +176,7 @@ class SearchWeights:
     event: Weight = 0.3
     decay: Weight = 0.0
     current: Weight = 1.0
+    crowd: Weight = -0.06
 
 
 @dataclass(frozen=True, slots=True)

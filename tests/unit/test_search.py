@@ -542,6 +542,26 @@ def test_what_stands_elsewhere_or_is_not_wanted_takes_no_place_of_what_is(
         assert found(answer) == ["/memory/proj/p.md"], (mode, q)
 
 
+def test_a_crowd_of_one_directory_leaves_room_for_what_stands_elsewhere() -> None:
+    """All but its best three step back, and those of a small directory, or where there is but one, do not."""
+    for crowd, elsewhere, falls in ((100, 5, True), (25, 5, False), (100, 0, False)):
+        made = MemoryCorpus(embed=False)
+        for number in range(crowd):
+            made.add(f"/memory/log/{number}.md", f"entry {number}")
+        for number in range(elsewhere):
+            made.add(f"/memory/ops/{number}.md", f"note {number}")
+        count = crowd + elsewhere
+        cosines = np.concatenate((np.linspace(0.6, 0.5, crowd), np.full(elsewhere, 0.55)))
+        columns = {name: np.zeros(count) for name in ("words", "context")} | {"cosine": cosines}
+        fused = fuse(made.index(ALICE).table(), np.arange(count), columns, SearchWeights(session=0, document=0, next=0))
+        part = fused.parts["crowd"]
+        assert not part[:3].any()
+        assert not part[crowd:].any()
+        assert (part[3:crowd] < -0.05).all() if falls else not part.any()
+        if falls:
+            assert fused.best(4)[3] == crowd, "the first of those elsewhere comes fourth"
+
+
 def test_what_others_keep_private_changes_nothing() -> None:
     alone, crowded = corpus(), MemoryCorpus()
     for n, (name, text) in enumerate(NOTES.items()):

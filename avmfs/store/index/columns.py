@@ -1,7 +1,7 @@
 """What ranking knows of every passage, as columns, and how passages stand to each other.
 
 Owns the value ``Columns`` and the arithmetic of neighbours: what was written just before in the same place, and which
-notes are of one session. Made by the catalogue, read by search. Knows no SQL.
+notes are of one session and of one directory. Made by the catalogue, read by search. Knows no SQL.
 
 A neighbour is always of the same place *and* of the same visibility class: whoever sees a passage sees all that its
 score is made of, and nothing that others keep to themselves can move it (ARCHITECTURE, decision 3).
@@ -41,11 +41,11 @@ class Columns:
     """Passages that one asker sees, in order of id, a column each (n,).
 
     ``times`` are ns since the epoch: when it was said. ``previous`` and ``next`` are positions in these columns, NONE
-    for none; ``sessions`` numbers from 0. ``voices`` are numbers for who speaks, 0 for nobody known, below 0 for an
-    author whose text begins with nobody's name; ``voices_of`` gives those, above 0, that a term names. ``places`` has
-    the position of each id counted from the first one, NONE for ids that are not here; it is empty where ids lie too
-    far apart for that. ``means`` and ``columns`` are for whoever has computed a figure of the whole table or of each
-    row once; no other table of this process has its ``number``.
+    for none; ``sessions`` and ``directories`` number from 0. ``voices`` are numbers for who speaks, 0 for nobody known,
+    below 0 for an author whose text begins with nobody's name; ``voices_of`` gives those, above 0, that a term names.
+    ``places`` has the position of each id counted from the first one, NONE for ids that are not here; it is empty where
+    ids lie too far apart for that. ``means`` and ``columns`` are for whoever has computed a figure of the whole table
+    or of each row once; no other table of this process has its ``number``.
     """
 
     passages: NDArray[np.int64]
@@ -57,6 +57,7 @@ class Columns:
     previous: NDArray[np.int32]
     next: NDArray[np.int32]
     sessions: NDArray[np.int32]
+    directories: NDArray[np.int32]
     voices_of: Mapping[str, Collection[int]]
     places: NDArray[np.int32]
     means: dict[str, float] = field(default_factory=dict)
@@ -116,14 +117,15 @@ def arrange(rows: Rows, voices_of: Mapping[str, Collection[int]]) -> Columns:
             by_id = np.argsort(ids)
     order = np.empty(count, np.int32)  # where each row of the order of reading stands in the table
     order[by_id] = np.arange(count, dtype=np.int32)
-    together = (place[1:] == place[:-1]) & (scope[1:] == scope[:-1]) & (time[1:] - time[:-1] <= SESSION_GAP)
+    beside = place[1:] == place[:-1]
+    together = beside & (scope[1:] == scope[:-1]) & (time[1:] - time[:-1] <= SESSION_GAP)
     previous, following = np.full(count, NONE, np.int32), np.full(count, NONE, np.int32)
     previous[order[1:][together]] = order[:-1][together]
     following[order[:-1][together]] = order[1:][together]
-    sessions = np.zeros(count, np.int32)
-    sessions[order[1:]] = np.cumsum(~together)
+    sessions, directories = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    sessions[order[1:]], directories[order[1:]] = np.cumsum(~together), np.cumsum(~beside)
     names = ("passage", "document", "time", "voice", "flags")
     passages, documents, times, voices, flags = (rows[name][by_id] for name in names)
     lengths = rows["length"][by_id].astype(np.float32)
-    near = (previous, following, sessions)
+    near = (previous, following, sessions, directories)
     return Columns(passages, documents, lengths, times, voices, flags, *near, voices_of, places)
