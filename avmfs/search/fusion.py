@@ -154,11 +154,12 @@ def _best_of(scores: Floats, groups: NDArray[np.int32] | NDArray[np.int64]) -> F
 
 
 def _crowded(table: Columns, chosen: NDArray[np.int64], scores: Floats) -> Floats:
-    """For each candidate the logarithm of how many times CROWD stands in its directory, if it does; 0 for the BEST_OF
-    best of each directory, so that no answer is lost for standing in a large one."""
+    """For each candidate the logarithm of how many times CROWD stands in its directory, where there are others; 0 for
+    the BEST_OF best of each directory, so that no answer is lost for standing in a large one."""
     if "crowd" not in table.columns:
         count = np.bincount(table.directories)[table.directories]
-        table.columns["crowd"] = np.log(np.maximum(count / max(CROWD[0] * len(count), CROWD[1]), 1.0))
+        least = max(CROWD[0] * len(count), CROWD[1])
+        table.columns["crowd"] = np.log(np.where(count < len(count), np.maximum(count / least, 1.0), 1.0))
     crowd = table.columns["crowd"][chosen]
     return np.where(_grouped(scores, table.directories[chosen])[0] < BEST_OF, 0.0, crowd) if crowd.any() else crowd
 

@@ -39,7 +39,9 @@ TURNS: Final = 0.4
 ASKING: Final = 0.05
 """Share of what a voice says that are questions, from which it is a person's."""
 
-ANYTHING: Final = frozenset(segment.terms("write wrote written note happen record entry log news"))
+ANYTHING: Final = frozenset(
+    segment.terms("write wrote written note happen record entry log news done new update change")
+)
 """Of a question that names days, what asks for all that there is of them."""
 
 MANY: Final = 2048  # passages of a table of which figures and columns leave much memory behind

@@ -44,7 +44,7 @@ _DOTTED: Final = str.maketrans("İı", "ii")  # where case is ignored, `re` take
 # Alternatives in order: what is more exact comes first, and what it has taken is not read again.
 _NAMED: Final = re.compile(
     rf"""
-    \b(?P<iso>(?P<iy>{_YEAR})[-/.](?P<im>0?[1-9]|1[0-2])(?:[-/.](?P<id>0?[1-9]|[12]\d|3[01]))?)(?!\d)
+    (?<![A-Za-z]-)\b(?P<iso>(?P<iy>{_YEAR})[-/.](?P<im>0?[1-9]|1[0-2])(?:[-/.](?P<id>0?[1-9]|[12]\d|3[01]))?)(?!\d)
   | \b(?P<dm>(?P<dm_d>{_DAY})\s+(?:of\s+)?(?P<dm_m>{_MONTH})\b\.?(?:,?\s*(?P<dm_y>{_YEAR})\b)?)
   | \b(?P<md>(?P<md_m>{_MONTH})\b\.?\s+(?:the\s+)?(?P<md_d>{_DAY})\b(?!:)(?:\s*,?\s*(?P<md_y>{_YEAR})\b)?)
   | \b(?P<my>(?P<my_m>{_MONTH})\b\.?,?\s+(?:of\s+)?(?P<my_y>{_YEAR})\b)
@@ -55,7 +55,7 @@ _NAMED: Final = re.compile(
         (?P<past_u>{_UNIT})s?)\b
   | \b(?P<rel>(?P<rel_w>last|past|previous|this|next)\s+(?P<rel_u>{_UNIT}|weekend|night|{"|".join(_DAYS)}))\b
   | \b(?P<word>the\s+day\s+before\s+yesterday|yesterday|today|tonight|tomorrow)\b
-  | \b(?P<wd>on\s+(?P<wd_d>{"|".join(_DAYS)}))\b
+  | \b(?P<wd>(?:on\s+|(?<=since\s)|(?<=after\s))(?P<wd_d>{"|".join(_DAYS)}))\b
   | (?:(?<![-\w])|(?<=mid-)|(?<=pre-)|(?<=late-)|(?<=post-)|(?<=early-)|(?<=(?:19|20)\d\d-))  # not in CVE-2021-44228
         (?P<y>{_YEAR})\b(?!-(?!{_YEAR}\b)\w)(?!\s*年)
   | (?P<zh>(?:(?P<zh_y>{_YEAR}|去年|今年|前年|明年)年?的?)?(?P<zh_m>1[0-2]|0?[1-9]|十[一二]?|[一二三四五六七八九])月份?
@@ -72,6 +72,13 @@ _NAMED: Final = re.compile(
 _BEFORE: Final = re.compile(
     rf"(?:(?P<n>{_COUNT})\s+)?(?P<u>{_UNIT}|weekend)s?\s+(?:before|prior\s+to|leading\s+up\s+to)\s*$", re.IGNORECASE
 )
+# "before March", but not "the week before 3 May", which is of those days. How far off a day may be to be one to come.
+_UNTIL: Final = re.compile(
+    rf"(?<!\w)(?:(?P<near>(?:{_UNIT}|weekend|night|morning|right|just|soon|shortly)s?\W+))?"
+    r"(?:before|prior\s+to)\s+(?:(?:the|early|mid|late)[\s-]+)*$",
+    re.IGNORECASE,
+)
+SOON_DAYS: Final = 92
 # "since March", "from 3 May on", "after 2024", 自3月: until today. "The day after 3 May" is that day, more or less.
 _OPEN: Final = re.compile(
     rf"(?:\b(?P<near>{_UNIT}|weekend|night|morning|right|just|soon|shortly)s?\s+)?"
@@ -129,7 +136,9 @@ def named(question: str, today: date) -> tuple[Days, ...]:
             continue
         # Another date closes what the first one opens.
         opened = _opened(question, hit, days, today) if opened is None else ()
-        if (before := _BEFORE.search(question[max(hit.start() - 40, 0) : hit.start()])) is not None:
+        if not opened and (until := _until(question, hit, days, today)):
+            days = until
+        elif (before := _BEFORE.search(question[max(hit.start() - 40, 0) : hit.start()])) is not None:
             days = tuple(_leading_up(before, each) for each in days)
         between = question[end : hit.start()] if end >= 0 else ""
         if found and _BETWEEN.match(between) and len(days) == 1:
@@ -155,6 +164,16 @@ def _opened(question: str, hit: re.Match[str], days: tuple[Days, ...], today: da
         return ()
     begun = [each.stop if said["after"] else each.start for each in days]
     return tuple(Days(start, _after(today, 1)) for start in begun if start <= today)[-1:]
+
+
+def _until(question: str, hit: re.Match[str], days: tuple[Days, ...], today: date) -> tuple[Days, ...]:
+    """All days up to what "before March" says; of those of several years up to the last that is not far off."""
+    name = hit.start("m_m") if hit["m_m"] else hit.start()
+    said = _UNTIL.search(question[max(name - 40, 0) : name])
+    if said is None or said["near"]:
+        return ()
+    stops = [each.start for each in days if each.start <= _after(today, SOON_DAYS)]
+    return (Days(date.min, stops[-1]),) if stops else ()
 
 
 def worded(question: str) -> str:

@@ -83,7 +83,9 @@ _STOP_WORDS: Final = (
     "m many may me might more most much must my no nor not of off on once only or other our ours out over own "
     "please re s same shall she should shouldn so some such t tell than that the their theirs them then there "
     "these they this those through to too under until up us ve very was wasn we were weren what when where "
-    "which while who whom whose why will with would wouldn you your yours"
+    "which while who whom whose why will with would wouldn you your yours "
+    "arent couldnt didnt doesnt dont hadnt hasnt havent heres hows im isnt ive shouldnt thats theres theyre wasnt "
+    "werent whats whens wheres whos whys wouldnt youre"
 )
 # Of other languages, without those that are words of English too (die, son, van, con).
 _MORE_STOP_WORDS: Final = (
@@ -232,12 +234,12 @@ def quoted(text: str) -> list[list[str]]:
 
 
 def identifier(text: str) -> list[str]:
-    """The index terms of an identifier of four digits or more, if ``text`` is one and nothing else: as one word, as its
-    letters with its first number, and each number."""
+    """The index terms of an identifier of three digits or more, if ``text`` is one and nothing else: as one word, as
+    its letters with its first number, and each number."""
     if len(text) > TERM_MAX or not _IDENTIFIER.fullmatch(text):
         return []
     letters, *numbers = _WORD.findall(_folded(text))
-    if sum(map(len, numbers)) < 4:
+    if sum(map(len, numbers)) < 3:
         return []
     return [*terms(f"{letters}{''.join(numbers)} {letters}{numbers[0]}"), *numbers]
 

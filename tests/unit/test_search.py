@@ -1066,6 +1066,7 @@ def test_a_note_of_the_days_that_are_asked_for_need_not_say_them() -> None:
         ('"ORD-9999"?', False),
         ("CVE-2021-44228", False),
         ("INC-2041", False),
+        ("INC-204", False),
         ("SP-800-53", True),
         ("ORD-99", True),
         ("ORD-2024", True),
