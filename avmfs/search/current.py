@@ -44,6 +44,8 @@ MISSED: Final = -7.0
 """Weight of the share of the question that only the better hit has: the other may tell of something else."""
 CHANGE: Final = 4.0
 """Weight of a word of change in the newer."""
+FOLLOWS: Final = 4.0
+"""Weight of a file's name that says that it follows up on the other file."""
 LEVEL: Final = 12.0
 """Weight of the share of the better hit's score that the other lacks."""
 APART: Final = 0.08
@@ -73,6 +75,10 @@ _CHANGE: Final = re.compile(
     r"|from (?:today|this|next)|effective|corrected|correction|actually|ported|stopped"
     r"|nicht mehr|jetzt|seit|sondern|ya no|ahora|désormais|ne plus|больше не|теперь)\b"
     r"|不再|改为|改成|搬到|换成|变更|変更|لم يعد|الآن",
+    re.IGNORECASE,
+)
+_FOLLOW_UP: Final = re.compile(
+    rb"[-_. ](?:v\d+|rev\d*|final|new|updated?|revised|done|moved|closed|resolved|fixed|follow-?up|\d{4}[hq]\d)",
     re.IGNORECASE,
 )
 _QUESTION: Final = 2000  # characters of a question that are read
@@ -114,7 +120,9 @@ def ordered(
                 proofs[at] = math.inf
                 told[that] = min(told[that], told[this] - 1)
         # One that has not what the question quotes does not come before one that has.
-        if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other):
+        # A copy replaces nothing.
+        copy = best.hit.text.split() == other.hit.text.split()
+        if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other) and not copy:
             proofs.setdefault(at, _proof(rarity, best, other, newer, apart and at == 1, math.log(weight)))
     matter = [at for at, proof in proofs.items() if proof >= 0]
 
@@ -152,6 +160,8 @@ def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, apart: 
     """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now, beginning at
     ``proof``. ``apart``: no third hit answers as well."""
     proof += TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0
+    follows = _follows_up(better.hit.path, other.hit.path)
+    proof += FOLLOWS if follows else 0.0
     proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
     terms = max(len(_terms(each.hit.text)) for each in (better, other))
     proof += LONG * max(math.log(max(terms, 1) / STATEMENT), 0.0)
@@ -160,7 +170,14 @@ def _proof(rarity: Rarity, better: Scored, other: Scored, newer: Scored, apart: 
     if apart and rarity.one_word(better.hit.text, other.hit.text):
         return proof + ONE_WORD
     proof += CHANGE if tells_of_change(newer.hit.text) else 0.0
-    return proof + rarity.likeness(better.hit.text, other.hit.text)
+    return proof + rarity.likeness(better.hit.text, other.hit.text, 1 if follows else 2)
+
+
+def _follows_up(one: bytes, other: bytes) -> bool:
+    """Whether one file's name is that of the other, beside it, with a word behind it that says what became of it:
+    INC-238 and INC-238-closed, outline and outline-v2. Others (api and api-client) are as often of two matters."""
+    shorter, longer = sorted((one.removesuffix(b".md"), other.removesuffix(b".md")), key=len)
+    return longer.startswith(shorter) and _FOLLOW_UP.fullmatch(longer, len(shorter)) is not None
 
 
 def moved(one: Scored, place: Scored) -> Scored:
@@ -191,11 +208,12 @@ class Rarity:
     def _question(self) -> float:
         return self._sum(self._asked) + len(self._terms - self._asked) * _UNSEEN or 1.0
 
-    def likeness(self, better: str, other: str) -> float:
-        """Of two texts, of which ``better`` ranks higher: above 0 where they are likely to be of one matter."""
+    def likeness(self, better: str, other: str, least: int) -> float:
+        """Of two texts, of which ``better`` ranks higher: above 0 where they are likely to be of one matter. With fewer
+        than ``least`` words in common they are not: a single one is a topic."""
         mine, theirs = _terms(better), _terms(other)
         common = mine & theirs
-        if len(common) < 2:  # a single word is a topic, not a matter
+        if len(common) < least:
             return -math.inf
         shared, one, two = self._sum(common), self._whole(better), self._whole(other)
         asked, missed = (self._sum(some & self._asked) / self._question for some in (common, mine - theirs))

@@ -81,7 +81,9 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
     said = [told(text[start:stop]) for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
     start = starts[said.index(max(said))]
     if not start or tokens > NEARLY * size:
-        return shorten(text, tokens, counter)
+        short = shorten(text, tokens, counter)
+        if not start or told(short) >= max(said):
+            return short
     rest = text[start:].lstrip()
     for room in range(tokens - 1, 0, -1):
         if (cut := shorten(rest, room, counter)) and counter.count(f"… {cut}") <= tokens:

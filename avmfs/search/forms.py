@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from html import escape
 from typing import Final, Literal, Protocol, get_args
@@ -26,6 +26,11 @@ Format = Literal["text", "markdown", "jsonl", "xml"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 NO_MATCHES: Final = "(no matches)\n"
 _NO_XML: Final = {0xFFFE: None, 0xFFFF: None}
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+KNOWN: Final = 8192
+"""Texts whose form is remembered, and times whose day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,26 @@ class Quoted:
     noted: tuple[str, ...]
     untrusted: str
     text: str
+
+
+@lru_cache(KNOWN)
+def day_of(at: int, tz: tzinfo) -> str:
+    """``at`` in ns since the epoch."""
+    return (_EPOCH + timedelta(microseconds=at // 1000)).astimezone(tz).date().isoformat()
+
+
+def short_day(day: str, shared: str) -> str:
+    """2026-03-07 as 7Mar26, without the year where it is that of the ``shared`` day: two tokens, where ISO has six."""
+    year, month, date = day.split("-")
+    return f"{int(date)}{_MONTHS[int(month) - 1]}" + ("" if year == shared[:4] else year[-2:])
+
+
+def beside(place: bytes, base: bytes) -> bytes:
+    """``place`` as seen from ``base``, where it is below it or beside it."""
+    up = base.rpartition(b"/")[0]
+    if base not in (b"", b"/") and place.startswith(base + b"/"):
+        return place[len(base) + 1 :]
+    return b".." + place[len(up) :] if up and place.startswith(up + b"/") else place
 
 
 def closing(nonce: str, came: str) -> str:

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import tzinfo
 from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ from avmfs.node import notice, signed
 from avmfs.search.duplicates import glance, repeated
 from avmfs.search.engine import Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, widened
-from avmfs.search.forms import Around, Form, Quoted, closing, door_of
+from avmfs.search.forms import KNOWN, Around, Form, Quoted, beside, closing, day_of, door_of, short_day
 from avmfs.text.tokens import TokenCounter
 
 USUAL: Final = "balanced"  # the strategy that is not named
@@ -65,15 +65,10 @@ ALL_BUT: Final = 0.9
 JOINED: Final = 2000
 """Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
-KNOWN: Final = 8192
-"""Texts whose form is remembered, and times whose day."""
-
 JOINS: Final = 4
 """Tokens that a text may save by what stands before and behind it."""
 _TRIES: Final = 8
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_TEXT: Final = attrgetter("scored.hit.start")
 _PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
 
@@ -187,7 +182,9 @@ def _framed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> _Fou
     framed = frame if frame.form is not None else replace(frame, shared=_shared(items, frame, counter))
     found = _fitting(items, framed, counter)
     if framed != frame and (found is None or (frame.budget < SMALL and found.cut)):
-        found = min(filter(None, (found, _fitting(items, frame, counter))), key=attrgetter("cut"), default=None)
+        found = min(
+            filter(None, (found, _fitting(items, frame, counter))), key=lambda one: (one.cut, -one.said), default=None
+        )
     return found
 
 
@@ -344,7 +341,7 @@ def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shar
     seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
     doors = [door_of(hit.path, hit.route) for hit in seen]
     route = _most(doors)
-    days = [_day(hit.updated, frame.tz) for hit in seen]
+    days = [day_of(hit.updated, frame.tz) for hit in seen]
     day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
     authors = [_author(hit.author, door, route) for hit, door in zip(seen, doors, strict=True)]
     places = [_directory(hit.path) for hit in seen]
@@ -364,30 +361,16 @@ def _placed(unit: Sequence[_Item], frame: Frame) -> list[_Item]:
     found = []
     for item in unit:
         hit = item.scored.hit
-        place, day = _directory(hit.path), _day(hit.updated, frame.tz)
+        place, day = _directory(hit.path), day_of(hit.updated, frame.tz)
         author = _author(hit.author, door_of(hit.path, hit.route), shared.route)
-        where = "" if place == shared.base else _place(_beside(place, shared.base))
-        short = "" if day == shared.day else _short(day, shared.day)
+        where = "" if place == shared.base else _place(beside(place, shared.base))
+        short = "" if day == shared.day else short_day(day, shared.day)
         where += "" if shared.scattered else short
         said = " ".join(filter(None, [where, "" if author == shared.author else author]))
         dated = shared.scattered and (item.rank < FIRST or frame.timed)
         group = part, said
         found.append(_Item(item.scored, item.rank, item.text, item.tokens, group, short if dated else "", item.also))
     return found
-
-
-def _short(day: str, shared: str) -> str:
-    """2026-03-07 as 7Mar26, without the year where it is that of the ``shared`` day: two tokens, where ISO has six."""
-    year, month, date = day.split("-")
-    return f"{int(date)}{_MONTHS[int(month) - 1]}" + ("" if year == shared[:4] else year[-2:])
-
-
-def _beside(place: bytes, base: bytes) -> bytes:
-    """``place`` as seen from ``base``, where it is below it or beside it."""
-    up = base.rpartition(b"/")[0]
-    if base not in (b"", b"/") and place.startswith(base + b"/"):
-        return place[len(base) + 1 :]
-    return b".." + place[len(up) :] if up and place.startswith(up + b"/") else place
 
 
 @lru_cache(KNOWN)
@@ -408,12 +391,6 @@ def _word(text: str) -> str:
 def _author(author: str, door: str, shared: str) -> str:
     """With the ``door`` that it came by, where that is not the one which most items ``shared``."""
     return _word(signed(author, "" if door == shared else door or "?"))
-
-
-@lru_cache(KNOWN)
-def _day(at: int, tz: tzinfo) -> str:
-    """``at`` in ns since the epoch."""
-    return (_EPOCH + timedelta(microseconds=at // 1000)).astimezone(tz).date().isoformat()
 
 
 def _base(places: Sequence[bytes], counter: TokenCounter) -> bytes:
@@ -453,7 +430,7 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     noted = (*standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named))
     relevance = max(item.scored.relevance for item in passages)
     if frame.form is not None:
-        path, day = paths.printable(hit.path), _day(hit.updated, frame.tz)
+        path, day = paths.printable(hit.path), day_of(hit.updated, frame.tz)
         told = Quoted(hit.handle, path, hit.version, _word(hit.author), day, relevance, noted, hit.untrusted, text)
         return frame.form.item(told, frame.nonce or "end")
     # Without its zero, the figure costs three tokens, not five.

@@ -175,3 +175,34 @@ def test_pages_and_what_was_written_in_one_sitting_replace_nothing() -> None:
 def test_the_newer_one_says_what_it_replaces_where_it_stood_first_already() -> None:
     found = ordered(hits(*PORT[::-1]), "port of the staging database", (), 1.0)
     assert found[0].replaces == ("k1",) and found[1].replaced
+
+
+def test_a_copy_replaces_nothing() -> None:
+    texts = [("The Brolga service listens on port 9090.", at) for at in ("2026-03-02", "2026-09-01")]
+    found = ordered(hits(*texts), "Brolga service port", (), 1.0)
+    assert not any(each.replaces or each.replaced for each in found)
+
+
+@pytest.mark.parametrize(
+    ("names", "newest"),
+    [
+        (("pg-upgrade.md", "pg-upgrade-done.md"), 1),
+        (("outline.md", "outline-v2.md"), 1),
+        (("pg-upgrade.md", "other/pg-upgrade-done.md"), 0),
+        (("pg.md", "pg-client.md"), 0),
+        (("pg.md", "pg-2.md"), 0),
+    ],
+)
+def test_a_file_whose_name_says_that_it_follows_up_on_another_is_of_its_matter(
+    names: tuple[str, str], newest: int
+) -> None:
+    texts = (
+        ("We go to Postgres 16 in the night of 4 October, in two hours.", "2026-08-20"),
+        ("Upgraded to 16.4. Took 2h25, replicas rebuilt.", "2026-10-04"),
+    )
+    found = hits(*texts)
+    named = [
+        replace(each, hit=replace(each.hit, path=b"/m/" + name.encode()))
+        for each, name in zip(found, names, strict=False)
+    ]
+    assert order([*named, *found[2:]], "when is the postgres upgrade")[0] == newest

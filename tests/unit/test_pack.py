@@ -356,7 +356,8 @@ def test_a_small_budget_gives_the_best_sentence() -> None:
         answer = ask(made, "zebra", budget, nonce=lambda seq: "482913")
         assert "… The zebra slept." in answer.text and answer.tokens <= budget
         assert answer.text.splitlines()[-1].endswith("482913)") and "482913" in answer.text.splitlines()[0]
-    assert ask(made, "zebra", 60).text.startswith("# in /memory/ 2026-03-07 alice\n@aaab … The zebra slept.")
+    assert ask(made, "zebra", 60).text.startswith("#\n@aaab … The zebra slept."), "what is said goes before the place"
+    assert "# in /memory/ 2026-03-07 alice\n@aaab … " in ask(made, "zebra", 2 * SMALL).text
 
 
 def test_of_a_small_answer_the_end_of_what_it_says_goes_before_place_and_day() -> None:
@@ -463,9 +464,11 @@ def test_packing_ends_when_nobody_waits_for_it_any_more(monkeypatch: pytest.Monk
 
 
 def test_where_no_number_of_tokens_is_right_the_answer_is_a_token_shorter() -> None:
-    for budget in (140, 141):
-        found = pack([scored(1, "a " * 300)], Frame(budget, budget, "balanced", None, 7, UTC), Fickle())
-        assert found.tokens == COUNTER.count(found.text) == 120
+    counter = Fickle()
+    counter.most = 2 * SMALL
+    for budget in (2 * SMALL + 20, 2 * SMALL + 21):
+        found = pack([scored(1, "a " * 300)], Frame(budget, budget, "balanced", None, 7, UTC), counter)
+        assert found.tokens == COUNTER.count(found.text) == counter.most
 
 
 def test_a_reserve_is_left_free() -> None:
@@ -741,6 +744,8 @@ def test_an_excerpt_is_of_the_sentence_with_most_of_the_words() -> None:
     text = "A lion slept. The zebra crossed the river. It rained." + " Nothing else happened." * 20
     assert excerpt(text, 12, ["zebra", "river"], COUNTER).startswith("… The zebra crossed the river.")
     assert excerpt(text, 12, ["lion"], COUNTER).startswith("A lion slept.")
+    late = "It rained all day long. " * 9 + "The zebra slept."
+    assert "zebra" in excerpt(late, COUNTER.count(late) - 2, ["zebra"], COUNTER), "though nearly all of it fits"
     assert excerpt(text, 1000, ["zebra"], COUNTER) == text
     assert "तेंदुआ" in excerpt(
         "नदी नदी नदी। " * 40 + "तेंदुआ आया। " + "नदी नदी नदी। " * 40, 60, segment.terms("तेंदुआ"), COUNTER
