@@ -33,7 +33,7 @@ _MOUNT = """\
 _MOUNT_KEYS = """\
     # the mountpoint is made if it is missing, and must be empty
     # read_only: true            # every change is refused
-    # coherence: strict          # the kernel caches nothing of this mount
+    # coherence: strict          # the kernel keeps no names, no attributes
     # xattr: true                # user.avm.* extended attributes
     # trash: false               # what is removed is gone
 """
