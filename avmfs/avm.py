@@ -20,7 +20,7 @@ from avmfs import wire
 from avmfs.api.agent_memory import AgentMemory
 from avmfs.api.code_index import CodeIndex
 from avmfs.api.collaboration import Collaboration
-from avmfs.api.connect import is_url, located, open_door, read_all, who_am_i, who_asks
+from avmfs.api.connect import asked, is_url, located, open_door, read_all, who_am_i, who_asks
 from avmfs.errors import NO_TEXT, Invalid
 from avmfs.node import StoredNode
 from avmfs.rpc.client import Door, OpenDoor
@@ -35,12 +35,14 @@ class AVM(Collaboration, CodeIndex):
     Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
     starts no daemon, and answers searches from words alone when none runs (with one, the daemon's model is used).
     ``at`` an address (https://HOST:PORT): the memory of that daemon's HTTP service, as the agent of the token in
-    AVM_API_KEY. ``at`` an instant: the whole tree as it was then, which can be read, listed and searched: a datetime,
-    or as after the ``@`` of a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
+    AVM_API_KEY; without ``at``, ``db`` and ``config`` the one of AVM_AT, where that is set. ``at`` an instant: the
+    whole tree as it was then, which can be read, listed and searched: a datetime, or as after the ``@`` of a path:
+    "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
 
-    Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
-    cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
-    of its own (a child whose parent has loaded the model itself, without a daemon, searches by words alone).
+    Raises Invalid for a bad agent, a database of another program or one beside an address, Busy when the store is in
+    use by a daemon that cannot be reached. Usable as a context manager. Threads may share one; after a fork each
+    process has a connection of its own (a child whose parent has loaded the model itself, without a daemon, searches
+    by words alone).
 
     >>> with AVM(agent="alice") as avm:
     ...     avm.write("/shared/plan.md", "Ship on Monday.")
@@ -62,8 +64,8 @@ class AVM(Collaboration, CodeIndex):
         environ: Mapping[str, str] | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
-        if is_url(at):
-            environ, at = {**environ, "AVM_AT": str(at)}, None
+        url, at = (str(at), None) if is_url(at) else (None, at)
+        environ = asked(environ, at=url, db=db, config=config)
         where = located(environ, db, config)
         self.database = where.database
         self._where, self._environ, self._embeddings = where, environ, embeddings

@@ -27,6 +27,24 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and text.lower().startswith(("http://", "https://"))
 
 
+def asked(
+    environ: Mapping[str, str],
+    *,
+    at: str | None = None,
+    ca: str | None = None,
+    db: str | os.PathLike[str] | None = None,
+    config: str | os.PathLike[str] | None = None,
+) -> dict[str, str]:
+    """The environment, with the service that a caller names laid over it. Files that are named are meant, whatever
+    AVM_AT says. Raises Invalid for a database and a service: they are two memories."""
+    if at and db is not None:
+        raise Invalid("a database and an address are two memories: name one of them (--db, --at)")
+    if at is None and not (db is None and config is None):
+        at = ""
+    named = {"AVM_AT": at, "AVM_CA": ca}
+    return {**environ, **{name: value for name, value in named.items() if value is not None}}
+
+
 def located(
     environ: Mapping[str, str], db: str | os.PathLike[str] | None, config: str | os.PathLike[str] | None
 ) -> Paths:

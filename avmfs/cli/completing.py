@@ -13,8 +13,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from avmfs.api.connect import located, running, who_asks
-from avmfs.cli.session import elsewhere
+from avmfs.api.connect import asked, located, running, who_asks
 from avmfs.errors import AvmError
 from avmfs.rpc.client import Door
 
@@ -28,8 +27,9 @@ def offered(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionIt
     try:
         who = who_asks(_said(ctx, "agent"), os.environ)
         root = ctx.find_root().params  # below a command, --at is a moment
-        environ = elsewhere(root.get("at"), root.get("ca"))
-        door = running(located(environ, _said(ctx, "db"), _said(ctx, "config")), who, WITHIN_S, environ)
+        db, config = _said(ctx, "db"), _said(ctx, "config")
+        environ = asked(os.environ, at=root.get("at"), ca=root.get("ca"), db=db, config=config)
+        door = running(located(environ, db, config), who, WITHIN_S, environ)
         if door is None:
             return []
         try:

@@ -28,7 +28,7 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
     something is wrong, and say what mends it. Changes nothing, of a damaged store not a byte."""
     where = locations()
     found = [
-        *_asked(ctx),
+        *_asked(),
         *_installation(),
         *_configuration(where),
         *mounting(where),
@@ -46,8 +46,8 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
         ctx.exit(1)
 
 
-def _asked(ctx: click.Context) -> Iterator[Finding]:
-    if at := elsewhere(ctx.obj.at, ctx.obj.ca).get("AVM_AT"):
+def _asked() -> Iterator[Finding]:
+    if at := elsewhere().get("AVM_AT"):
         yield Finding("AVM_AT", "note", f"commands ask {at}; this is about the machine here", "run it there")
 
 

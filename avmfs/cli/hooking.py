@@ -31,5 +31,5 @@ def hook_(ctx: click.Context, event: str, client: str, tokens: int) -> None:
         tokens=tokens,
         db=given.db,
         config=given.config,
-        environ=elsewhere(given.at, given.ca),
+        environ=elsewhere(),
     )

@@ -16,7 +16,7 @@ import click
 from avmfs_config import Paths
 from avmfs_config.paths import not_own
 
-from avmfs.api.connect import located, open_door, who_asks
+from avmfs.api.connect import asked, located, open_door, who_asks
 from avmfs.cli.main import Globals, complain
 from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.rpc.client import Door
@@ -49,22 +49,23 @@ def _given() -> Globals:
 
 def locations() -> Paths:
     """Where everything is, as the environment and the global options say."""
-    return located(os.environ, _given().db, _given().config)
+    return located(elsewhere(), _given().db, _given().config)
 
 
 def locations_here() -> Paths:
     """The same, for what works on the files of this machine. Raises UsageError where another one is asked."""
-    if elsewhere(_given().at, None).get("AVM_AT"):
+    if elsewhere().get("AVM_AT"):
         raise click.UsageError(
             "works on files of this machine: run it on the store's, without AVM_AT and the --at before the command"
         )
     return locations()
 
 
-def elsewhere(at: str | None, ca: str | None) -> dict[str, str]:
-    """The environment, with what --at and --ca say laid over it."""
-    named = {"AVM_AT": at, "AVM_CA": ca}
-    return {**os.environ, **{name: value for name, value in named.items() if value is not None}}
+def elsewhere() -> dict[str, str]:
+    """The environment, with what --at and --ca say laid over it, and without AVM_AT where --db or --config names
+    files."""
+    given = _given()
+    return asked(os.environ, at=given.at, ca=given.ca, db=given.db, config=given.config)
 
 
 @contextlib.contextmanager
@@ -77,7 +78,7 @@ def door(*, embeddings: bool = False) -> Iterator[Door]:
     where = locations()
     nameless = given.agent is None and given.operator and not os.environ.get("AVM_AGENT")
     agent = who_asks("operator" if nameless else given.agent, os.environ)
-    environ = elsewhere(given.at, given.ca)
+    environ = elsewhere()
     before = _damage()
     opened = open_door(where, agent, environ=environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:

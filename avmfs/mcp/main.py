@@ -68,11 +68,11 @@ def avm_mcp(
     directly, which its owner alone can do.
     """
     log_to_stderr("avm-mcp: %(levelname)s %(message)s", logging.INFO if verbose else logging.WARNING)
-    from avmfs.api.connect import located, who_am_i
+    from avmfs.api.connect import asked, located, who_am_i
     from avmfs.mcp.session import Session
 
-    where = located(os.environ, db, config)
-    environ = {**os.environ, "AVM_AT": at} if at is not None else os.environ
+    environ = asked(os.environ, at=at, db=db, config=config)
+    where = located(environ, db, config)
     if not (user or (user is None and (environ.get("AVM_AGENT") or environ.get("AVM_AT")))):
         raise Invalid("who is asking? name the agent: --user NAME, or AVM_AGENT=NAME")
     agent = "" if user is None and not environ.get("AVM_AGENT") else who_am_i(user, environ)

@@ -124,6 +124,22 @@ def test_what_stands_before_a_memory_is_told(
             HttpDoor(f"http://127.0.0.1:{server.getsockname()[1]}", None, elsewhere["AVM_API_KEY"])
 
 
+def test_what_was_never_sent_is_known_not_to_be_done(elsewhere: dict[str, str]) -> None:
+    ask = ["write", "/shared/a.md", "x"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(65536)
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert "is not known" in avm(elsewhere, "--at", url, *ask, code=75)
+    said = avm(elsewhere, "--at", url, *ask, code=75)
+    assert "was not sent" in said and "not known" not in said
+
+
 def test_a_connection_that_was_closed_for_its_silence_is_opened_anew(web: Web, elsewhere: dict[str, str]) -> None:
     door = HttpDoor(web.url, None, elsewhere["AVM_API_KEY"])
     try:
@@ -162,6 +178,51 @@ def test_the_command_line(web: Web, elsewhere: dict[str, str], tmp_path: Path) -
     assert "no such" in avm(elsewhere, "--at", web.url, "read", "/shared/none.md", code=1).lower()
     assert "http://192.0.2.1" not in avm(elsewhere, "--at", "http://192.0.2.1", "ls", code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_named_is_meant_whatever_avm_at_says(
+    web: Web, elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    avm(elsewhere, "--at", web.url, "write", "/shared/production.md", "-", data=b"production\n")
+    there = {**elsewhere, "AVM_AT": web.url, "AVM_AUTOSTART": "0", "AVM_AGENT": "alice"}
+    scratch, config = tmp_path / "scratch.db", tmp_path / "config.yaml"
+    config.write_text("embedding: {enabled: false}\n")
+    assert "key" in avm(there, "--db", str(scratch), "rm", "/shared/production.md", code=1)  # it is one of there
+    keyless = {name: value for name, value in there.items() if name != "AVM_API_KEY"}
+    avm(keyless, "write", "/shared/production.md", "-", "--db", str(scratch), data=b"scratch\n")
+    assert avm(keyless, "--db", str(scratch), "read", "/shared/production.md") == "scratch\n"
+    avm(keyless, "--config", str(config), "write", "/shared/production.md", "-", data=b"usual\n")
+    with AVM(db=scratch, environ=keyless, embeddings=False) as named:
+        assert named.address == "scratch.db" and named.read("/shared/production.md") == "scratch\n"
+    with AVM(config=config, environ=keyless, embeddings=False) as named:
+        assert named.read("/shared/production.md") == "usual\n"
+    made = avm(keyless, "--db", str(scratch), "--json", "backup", "make", str(tmp_path / "kept"))
+    assert json.loads(made)["store"] == str(scratch)
+    assert avm(there, "read", "/shared/production.md") == "production\n"
+
+
+def test_a_database_beside_an_address_is_refused(web: Web, elsewhere: dict[str, str], tmp_path: Path) -> None:
+    scratch = str(tmp_path / "scratch.db")
+    for arguments in (["--db", scratch, "ls"], ["ls", "--db", scratch], ["config", "--db", scratch]):
+        assert "--at" in avm(elsewhere, "--at", web.url, *arguments, code=2)
+    with pytest.raises(Invalid, match="two memories"):
+        AVM(db=scratch, at=web.url, environ=elsewhere)
+    command = [sys.executable, "-m", "avmfs.mcp", "--at", web.url, "--db", scratch]
+    done = subprocess.run(command, env=elsewhere, input=b"", capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 2 and b"two memories" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("named", "file"), [("--db", "scratch.db"), ("--config", "config.yaml")])
+def test_an_mcp_server_of_a_file_is_that_files(
+    web: Web, elsewhere: dict[str, str], tmp_path: Path, named: str, file: str
+) -> None:
+    pytest.importorskip("mcp")
+    (tmp_path / "config.yaml").write_text("embedding: {enabled: false}\n")
+    where = {**elsewhere, "AVM_AT": web.url, "AVM_AUTOSTART": "0", "AVM_API_KEY": ""}
+    command = [sys.executable, "-m", "avmfs.mcp", "--user", "carol", named, str(tmp_path / file)]
+    done = subprocess.run(command, env=where, input=b"", capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_mcp_server_in_front_of_it(web: Web, elsewhere: dict[str, str]) -> None:
