@@ -290,6 +290,7 @@ class Policy:
         self._placing = (*self.rules, *(Rule(each.pattern, Access.READ) for each in self.trust))
         self.default = default
         self.people = dict(sorted((people or {}).items()))
+        self.named = frozenset(self.people).difference((ANYBODY,))
         self._anybody = self.people.get(ANYBODY, Person())
         self.quotas = any(person.quota != Quota() for person in self.people.values())
         usual = self._sight(self._anybody)

@@ -66,6 +66,7 @@ def _lines(hits: Sequence[Mapping[str, Any]]) -> str:
 def fetch_(targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
     """Print several files at once, by path or handle (@k7f2); - reads the names from stdin, one a line.
 
+    Only lines with the six digits of the first line are this command's; all others are what stands in the files.
     Exits 1 when one of them cannot be read; the others are printed all the same.
     """
     wanted = names_of(targets, null=null)
@@ -75,8 +76,9 @@ def fetch_(targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
             found = memory.call("fetch", targets=wanted[at : at + 50], max_bytes=max_bytes)
             items += found["items"]
             missing += found["missing"]
+        nonce = memory.call("nonce", about="\n".join(map(escaped, wanted)))["nonce"]
         text = "".join(
-            f"=== {escaped(each['path'])}{' (cut)' if each['more'] else ''}"
+            f"=== {nonce} {escaped(each['path'])}{' (cut)' if each['more'] else ''}"
             f"{' (untrusted: ' + each['untrusted'] + ')' if each['untrusted'] else ''}\n"
             f"{each['data'].decode('utf-8', 'surrogateescape').rstrip()}\n\n"
             for each in items

@@ -95,6 +95,7 @@ class HttpDoor:
 
     def _ask(self, verb: str, path: str, body: bytes) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": _TYPE, "Accept": _TYPE}
+        done = "nothing was done"
         with self._mutex:
             done = "the request was not sent"
             try:

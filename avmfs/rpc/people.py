@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from avmfs import paths
-from avmfs.access import ANYBODY, CAPABILITIES, Access
+from avmfs.access import CAPABILITIES, Access
 from avmfs.agents import mail
 from avmfs.agents.told import told
 from avmfs.errors import NAMELESS, Busy, Denied, Invalid, NameTooLong, NotDirectory, NotSupported, StoreFailed
@@ -36,14 +36,14 @@ def agents(memory: Memory) -> list[dict[str, Any]]:
     "here" {route: since}; "claims" [{"path", "until"}] of what the asker sees."""
     here = present(memory)
     with memory.reading() as reader:
-        names, works = {*reader.agents(), *(n for n in reader.people.policy().people if n != ANYBODY)}, working(reader)
+        names, works = reader.agents(), working(reader)
         return [
             {
                 **_agent(reader, name),
                 "here": {route: mail.iso(at) for route, at in here.get(name, {}).items()},
                 "claims": [{"path": paths.text(path), "until": mail.iso(at)} for path, at in works.get(name, [])],
             }
-            for name in sorted(names)
+            for name in names
         ]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from avmfs.text import forms, segment
+from avmfs.text import escapes, forms, segment
 from avmfs.text.tokens import TokenCounter
 
 MORE: Final = " …"
@@ -45,9 +45,13 @@ _UNSEEN: Final = (
     *range(0xE0100, 0xE01F0),
 )
 # Where UTF-8 was once read as Latin-1, C1 characters stand for a dash or a quotation mark: words end there.
-CONTROL: Final = {code: None for code in (*range(0x20), 0x7F, *_UNSEEN) if code != 0x09} | dict.fromkeys(
+_CONTROL: Final = {code: None for code in (*range(0x20), 0x7F, *_UNSEEN) if code != 0x09} | dict.fromkeys(
     range(0x80, 0xA0), " "
 )
+_BLANK: Final = {9: " ", 10: " ", 13: " "}
+_FAINT: Final = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u2800]*"  # marks, a blank
+LIKE_FRAME: Final = re.compile(_FAINT + r"(?:[#(@\[=]|\d{1,2}[A-Z])")
+"""How lines of a recall's frame begin, and days; for eyes that miss what stands before."""
 
 
 def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
@@ -168,5 +172,10 @@ def _fullest(found: Sequence[tuple[int, str]], room: int) -> int:
     return at
 
 
+def seen(line: str) -> str:
+    """Of a line what is seen of it: with anything else it could begin like another, and not be taken for that."""
+    return escapes.unhidden(line.translate(_CONTROL))
+
+
 def one_line(text: str) -> str:
-    return " ".join(text.translate(CONTROL | {9: " ", 10: " ", 13: " "}).split())
+    return " ".join(seen(text.translate(_BLANK)).split())

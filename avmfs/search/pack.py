@@ -25,7 +25,7 @@ from avmfs import calls, paths
 from avmfs.node import notice, signed
 from avmfs.search.duplicates import glance, repeated
 from avmfs.search.engine import Scored
-from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, widened
+from avmfs.search.excerpts import LIKE_FRAME, NEARLY, excerpt, one_line, seen, widened
 from avmfs.search.forms import KNOWN, Around, Form, Quoted, beside, closing, day_of, door_of, short_day
 from avmfs.text.tokens import TokenCounter
 
@@ -68,7 +68,6 @@ JOINED: Final = 2000
 JOINS: Final = 4
 """Tokens that a text may save by what stands before and behind it."""
 _TRIES: Final = 8
-_FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
 _IN_TEXT: Final = attrgetter("scored.hit.start")
 _PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
 
@@ -416,7 +415,7 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     if len(passages) == 1 and hit.whole and frame.form is None and not (first.cut or first.also or hit.untrusted):
         said = scored.replaces or scored.replaced or scored.standing or frame.scores or frame.cite
         if not said:  # as most are
-            begin = first.day or (f"@{hit.handle}" if _FRAME.match(first.text) else "")
+            begin = first.day or (f"@{hit.handle}" if LIKE_FRAME.match(first.text) else "")
             return (f"{begin} {first.text}" if begin else first.text).replace("\n", "\n  ") + "\n"
     text, stop = "", hit.start
     for item in passages:
@@ -462,8 +461,8 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
 
 @lru_cache(KNOWN)
 def _clean(text: str) -> str:
-    """Lines ending in a newline and nothing else, none blank, no control characters."""
-    lines = (line.translate(CONTROL).rstrip() for line in text.splitlines())
+    """Lines ending in a newline and nothing else, none blank, nothing that is not seen."""
+    lines = (seen(line).rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line).strip()
 
 

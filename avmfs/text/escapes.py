@@ -1,8 +1,8 @@
 """Text that others chose, made safe to show: what would redraw, reorder, break or hide a line becomes an escape.
 
 Owns which characters those are and how they are written, for names (``escaped``, which has an inverse) and for prose
-(``visible``). Every text form of every door ends here; JSON has escapes of its own (``json_safe``). Imports nothing
-of avmfs. Any thread.
+(``visible``), or left out (``unhidden``). Every text form of every door ends here; JSON has escapes of its own
+(``json_safe``). Imports nothing of avmfs. Any thread.
 
 Escaped are control characters (C0, C1), ends of lines and paragraphs, everything that Unicode calls format (controls
 of the direction of writing, zero-width and invisible characters, tags), private use, lone surrogates, and what fonts
@@ -66,6 +66,13 @@ def visible_lines(text: str) -> str:
     return _signs(_OF_LINES).sub(_shown, text)
 
 
+def unhidden(text: str) -> str:
+    """Without what visible_lines() escapes: as it is seen."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _signs(_OF_LINES).sub(lambda found: found[0] if _works(found) else "", text)
+
+
 def json_safe(value: Any, **options: Any) -> str:
     """``json.dumps`` with sorted keys, readable and still safe to show: letters as they are, the same characters as
     above as JSON's own escapes. A byte of a name that is no UTF-8 is \\udc80 to \\udcff, as in Python's str."""
@@ -76,7 +83,7 @@ def _shown(found: re.Match[str]) -> str:
     sign = found[0]
     if sign < "\u180b":  # most: neither joiner nor selector is
         return _CONTROLS.get(sign) or f"\\u{ord(sign):04x}"
-    if _signs(_WORKS).match(found.string, found.start()):
+    if _works(found):
         return sign
     code = ord(sign)
     if 0xDC80 <= code <= 0xDCFF:  # a byte, see os.fsdecode
@@ -85,4 +92,8 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def _in_json(found: re.Match[str]) -> str:
-    return found[0] if _signs(_WORKS).match(found.string, found.start()) else json.dumps(found[0])[1:-1]
+    return found[0] if _works(found) else json.dumps(found[0])[1:-1]
+
+
+def _works(found: re.Match[str]) -> bool:
+    return _signs(_WORKS).match(found.string, found.start()) is not None

@@ -105,11 +105,14 @@ def info(ctx: Context) -> str:
     return lines((f"{name:<{wide}}  {may:<{deep}}  {summary}" for name, may, summary in found), "no views")
 
 
+NO_BANNER: Final = "(no urgent messages shown)\n\n"  # or a file could begin with one
+
+
 @view("annotated", "file", summary="its bytes, below a banner of unread urgent messages", shows_bytes=True)
 def annotated(ctx: Context) -> bytes:
     with ctx.memory.reading() as reader:
         above = heading(reader, reader.node(ctx.node.id))
-    return (ctx.memory.banner() + above).encode("utf-8", "surrogateescape") + _bytes(ctx)
+    return ((ctx.memory.banner() or NO_BANNER) + above).encode("utf-8", "surrogateescape") + _bytes(ctx)
 
 
 def _bytes(ctx: Context) -> bytes:

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from avmfs_config import default_settings, find_paths
@@ -18,6 +18,7 @@ from avmfs_daemon.main import cli
 from avmfs_daemon.sharing import Forgetting
 from click.testing import CliRunner
 
+from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
@@ -26,6 +27,8 @@ from avmfs.cli import session
 from avmfs.cli.main import avm
 from avmfs.cli.storing import storing
 from avmfs.errors import Busy, Exists, Invalid, NoSpace, NotFound, ReadOnly, Stale, StoreFailed
+from avmfs.memory import Memory
+from avmfs.rpc import purging
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.backup import cluster
 from avmfs.store.client.client import Submitter
@@ -38,6 +41,7 @@ from avmfs.store.schema import database
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import rewriting
+from avmfs.store.writer.applied import AppliedRequests
 from avmfs.store.writer.replicated import ReplicatedApplier
 from avmfs.trust import Trusted
 from tests.behind import read_by_another
@@ -578,13 +582,24 @@ def test_what_was_purged_leaves_the_log_once_hosts_that_are_there_have_followed(
         assert len(log.snapshots()) == 1, "nothing was purged yet"
         host.alone(ALICE, "purge", {"nodes": [node], "documents": []})
         assert store.submit(ALICE, "wipe") == {"wiped": False}, "the log still has it"
+        answers, records = AppliedRequests(host.db), host.number
+
+        def asks(command: str) -> Any:
+            """As a client of the writer, whose answers are kept."""
+            host.begin()
+            answer = host.apply(ALICE, command, {}, lambda done: answers.record(b"asker", 1, wire.pack(done)))
+            host.commit()
+            return answer
+
+        asker = cast(Memory, SimpleNamespace(store=store, submit=asks))
+        assert [purging.wipe(asker) for _ in range(3)] == [{"wiped": False}] * 3 and host.number == records
         log.report("b", host.number - 1, 17)
         forgetting.run()
         assert list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is not None, "b has yet to follow"
         log.report("b", host.number, 17)
         forgetting.run()
         assert not list(cluster.traces_of(log, "zqxcanary")) and store.uncut() is None
-        assert store.submit(ALICE, "wipe") == {"wiped": True} and len(log.snapshots()) == 1
+        assert purging.wipe(asker) == store.submit(ALICE, "wipe") == {"wiped": True} and len(log.snapshots()) == 1
     host.close()
 
 

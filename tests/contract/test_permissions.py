@@ -469,6 +469,40 @@ def test_a_key_reads_the_versions_that_its_agent_reads_back_to_one_from_outside_
     assert world.history(key, "/memory/market/up") == [b"1", b"2", b"3"]
 
 
+def test_a_move_across_the_border_of_a_key_is_a_move_to_all_but_that_key(any_world: World) -> None:
+    """Agents read the same as of any other move, one row; a key reads what came or went, file by file, and no more."""
+    world = any_world
+    for directory in ("/memory/kd", "/memory/nokd"):
+        world.mkdir(ALICE, directory)
+    for name in ("one", "dir/a", "dir/sub/b"):
+        world.write(BOB, f"/memory/{name}", b"quokka")
+    at_end, elsewhere = (shown(world, new_key(world, ALICE, path)) for path in ("/memory/kd", "/memory/private/alice"))
+    at_both = shown(world, new_key(world, ALICE, "/memory/kd", "/memory/nokd"))
+
+    def told(who: Principal, after: int) -> list[tuple[str, bytes, bytes | None]]:
+        with world.reading(who) as reader:
+            rows = reader.changes(tables.ROOT, after_seq=after, newest_first=False)
+            acts = reader.audit.acts(after_seq=after)[::-1]
+        seen = [(change.op, change.path, change.other) for change in rows]
+        assert [(act.op, act.path, act.other) for act in acts] == [row for row in seen if row[2]], "not half of it"
+        return seen
+
+    inside = [f"/memory/kd/{name}".encode() for name in ("one", "dir", "dir/a", "dir/sub/b")]
+    for source, target in (("", "/nokd"), ("/nokd", ""), ("", "/kd"), ("/kd", "/nokd"), ("/nokd", "/kd"), ("/kd", "")):
+        before = world.newest_seq()
+        whole: list[tuple[str, bytes, bytes | None]] = []
+        for name in ("one", "dir"):
+            old, new = (f"/memory{top}/{name}" for top in (source, target))
+            world.rename(BOB, old, new)
+            whole.append(("rename", new.encode(), old.encode()))
+        assert told(ALICE, before) == told(BOB, before) == whole
+        half = "create" if target == "/kd" else "remove"
+        assert told(at_end, before) == [(half, path, None) for path in inside if "/kd" in (source, target)]
+        assert told(elsewhere, before) == []
+        if source and target:
+            assert told(at_both, before) == whole
+
+
 def test_a_note_of_an_index_moves_into_a_key_s_path_and_out_of_it(any_world: World) -> None:
     world, here, there = any_world, [b"src", b"x.py.md"], [b"lib", b"x.py.md"]
     world.do(ALICE, "write_index", project=b"house", items=[{"path": here, "data": b"# x.py"}])

@@ -82,6 +82,13 @@ def test_a_bad_address_or_token_is_refused(
         HttpDoor(url, agent, elsewhere["AVM_API_KEY"] if token is None else token, operator=operator)
 
 
+def test_where_nobody_listens_nothing_was_done(web: Web, elsewhere: dict[str, str]) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        with pytest.raises(Busy, match="nothing was done"):
+            HttpDoor(f"http://127.0.0.1:{nobody.getsockname()[1]}", None, elsewhere["AVM_API_KEY"])
+
+
 @pytest.mark.parametrize("token", ["avm_x_sec\x00ret_secret", "avm_x_secret\r\nx: y", "avm_x_secret_\u20ac"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(Denied, match="AVM_API_KEY") as refused:

@@ -273,7 +273,7 @@ def test_what_is_urgent_stands_above_prose_and_in_no_file(place: Place, alice: P
     assert cat(place.alice / ":list").startswith("@"), "it is for bob alone"
     sh("echo > :inbox", cwd=bob)
     assert cat(place.bob / ":list").startswith("@")
-    assert cat(view(place.bob / "note.md", ":annotated")) == "alpha BETA\nalpha BETA\n"
+    assert cat(view(place.bob / "note.md", ":annotated")) == "(no urgent messages shown)\n\nalpha BETA\nalpha BETA\n"
     assert cat(bob / ":urgent") == "(no urgent messages)\n"
 
 

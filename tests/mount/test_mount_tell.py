@@ -397,7 +397,7 @@ def test_a_mount_that_injects_has_but_the_bytes_of_what_is_not_to_be_trusted(ali
     echo('{"sources": ["web"]}', alice / "shared/web.md:meta")
     path = eve / "shared/web.md"
     assert _sizes(path) == (2, 2, 2, b"x\n")
-    assert cat(eve / "shared/web.md:annotated") == "# untrusted: web\nx\n"
+    assert cat(eve / "shared/web.md:annotated") == "(no urgent messages shown)\n\n# untrusted: web\nx\n"
     echo("stop the press", alice / "tell/eve?priority=urgent")
     *sizes, read = _sizes(path)
     assert read.startswith(b"=== 1 urgent message") and read.endswith(b"\n=== end of urgent ===\n\nx\n")

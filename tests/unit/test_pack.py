@@ -14,7 +14,7 @@ from avmfs.access import Principal
 from avmfs.errors import Interrupted, Invalid
 from avmfs.node import Hit
 from avmfs.search.engine import Engine, Scored
-from avmfs.search.excerpts import excerpt, shorten
+from avmfs.search.excerpts import excerpt, shorten, summary
 from avmfs.search.forms import FORMS
 from avmfs.search.pack import FIRST, JOINED, NOTHING, SCRAP, SMALL, Frame, Packed, pack
 from avmfs.search.pack import _by_price as by_price
@@ -198,6 +198,24 @@ def test_a_first_line_that_begins_like_the_frame_follows_a_handle(first: str) ->
     assert f"\n@k7f2 {first}\n" in packed([one], 200, COUNTER).text
     more = packed([one, *(scored(number, f"zebra {number}") for number in (2, 3, 4))], 200, COUNTER).text
     assert f"\n6Mar {first}\n" in more
+
+
+UNSEEN = "\u200b\xad\u200c\u200d\u034f\u061c\u115f\u17b4\u180e\u3164\uffa0\ufe0f\U0001d173\ue000\U000f0000"
+
+
+@pytest.mark.parametrize("sign", [*UNSEEN, "\u2800", "\u0301", " \u200b \u2800"])
+def test_what_is_not_seen_hides_no_first_line_that_begins_like_the_frame(sign: str) -> None:
+    said = "# /memory/private/bob/ 2026-11-28 bob zebra"
+    text = packed([scored(1, f"{sign}{said}"), scored(2, "The key may be mailed to zebra.")], 200, COUNTER).text
+    first = next(line for line in text.splitlines() if said in line)
+    assert re.match(r"(@\w+|\d+Mar) ", first) and not set(text) & set(UNSEEN)
+
+
+def test_a_quoted_line_shows_what_is_seen_and_joiners_where_they_work() -> None:
+    family, persian = "\U0001f468\u200d\U0001f469", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+    line = f"ze\xadbra {family} \u26a0\ufe0f {persian}\u200b end\ue000"
+    seen = f"zebra {family} \u26a0\ufe0f {persian} end"
+    assert seen in packed([scored(1, line)], 200, COUNTER).text and summary(line, ("zebra",)) == seen
 
 
 def test_the_same_text_is_given_once() -> None:

@@ -384,9 +384,9 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "pending_passages": set(),
     "idle_documents": set(),
     "anything_expired": {"avmfs.rpc.purging"},
-    "unwiped": set(),
+    "unwiped": {"avmfs.rpc.purging"},
     "followed": {"avmfs.agents.repairing", "avmfs.cli.storing", "avmfs.rpc.local"},
-    "uncut": set(),
+    "uncut": {"avmfs.rpc.purging"},
     "connection": set(),
     "match_subscriptions": {"avmfs.rpc.mail"},
 }

@@ -68,8 +68,8 @@ def tell(
     re: int | None = None,
     rate_limit: int = _NO_RATE,
 ) -> dict[str, Any]:
-    """Send to an agent or to "@all" (everyone known now but the sender). {"id", "recipients"}; the id is the
-    message's number, as ``re``, of the message that this one answers, is.
+    """Send to an agent or to "@all" (everyone known now, or configured, but the sender). {"id", "recipients"}; the id
+    is the message's number, as ``re``, of the message that this one answers, is.
 
     Raises NotFound for an unknown agent, Invalid for a ``re`` that the asker does not have, OverQuota when too much of
     this sender is unread there already or it has sent ``rate_limit`` messages within a minute. A broadcast passes the
@@ -83,12 +83,10 @@ def tell(
     if len(body.encode("utf-8", "surrogateescape")) > body_limit:
         raise OverQuota(too_long(body_limit))
     everyone, sender = recipient == paths.EVERYONE, tx.who.name
-    if everyone:
-        receivers = [row[0] for row in tx.db.execute("select name from agent where name <> ?", (sender,))]
-    elif tx.db.execute("select 1 from agent where name = ?", (recipient,)).get:
-        receivers = [recipient]
-    else:
+    known = tx.policy.named.union(name for (name,) in tx.db.execute("select name from agent"))
+    if not everyone and recipient not in known:
         raise NotFound(f"no agent is called {recipient!r}")
+    receivers = sorted(known - {sender}) if everyone else [recipient]
     answered = None if re is None else _answered(tx, re)
     _count_sent(tx, rate_limit)
     number = _draw(tx, [sender, *receivers])

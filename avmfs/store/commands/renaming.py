@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.commands import namespace, scoping, versions
-from avmfs.store.rows.log_ops import BESIDE, ORPHANED
+from avmfs.store.rows.log_ops import BESIDE, CARRIED, ORPHANED
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.tx.transaction import Tx
 from avmfs.text import segment
@@ -170,7 +170,6 @@ def move(
     taken over. ``by_system``: whoever may write there."""
     namespace.clear_expired_below(tx, source)  # what nobody is shown any more refuses nothing
     before = tx.parts_of(source)
-    old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
     said, left = _said_and_left(tx, source)
     origin = _origin(tx, source, replaced)
@@ -186,9 +185,6 @@ def move(
     _charge_whom_it_enters(tx, source, before, parts)
     _requeue(tx, source, before, parts)
     moved = source._replace(parent=there.id, name=new_name, ctime=tx.now)
-    if scope != source.scope:
-        # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
-        tx.log("remove", source, old_path)
     below: list[_Rescoped] = []
     if source.kind is not Kind.DIRECTORY:
         _rescope_one(tx, moved, parts, said, replaced, by_system=by_system)
@@ -196,12 +192,7 @@ def move(
             scoping.taint_made_of(tx, tx.node(source.id))
     else:
         below = rescope(tx, moved, parts) if scope != source.scope else _refold(tx, moved, before, parts)
-    _log_removed(tx, below, before)
-    if scope != source.scope:
-        tx.log("create", tx.node(source.id), paths.join(parts))
-    else:
-        tx.log("rename", moved, paths.join(parts), other=old_path)
-    _log_created(tx, below, parts)
+    _log_moved(tx, source, moved, scope, before, parts, below)
     tx.events.append(("rename", source.id, source.parent, source.name))
     tx.touch(here.id)
     if there.id != here.id:
@@ -301,6 +292,36 @@ class _Rescoped(NamedTuple):
     node: Node
     scope: int
     below: tuple[bytes, ...]
+
+
+def _log_moved(
+    tx: Tx,
+    source: Node,
+    moved: Node,
+    scope: int,
+    before: tuple[bytes, ...],
+    parts: tuple[bytes, ...],
+    below: list[_Rescoped],
+) -> None:
+    """One row where the same agents see both places: an API key that sees one reads it as the half (see Standing), and
+    for its sake what is below has rows as well, or a directory's would tell everybody else where somebody has a key.
+    Else two: whoever loses sight of it learns that a name went, and nothing of where it went."""
+    path, was = paths.join(parts), paths.join(before)
+    either = scoping.of_either(tx, source.scope, scope)
+    eithers = [None if either is None else scoping.of_either(tx, each.node.scope, each.scope) for each in below]
+    changed = [each for each, both in zip(below, eithers, strict=True) if both is None]
+    if either is None:
+        tx.log("remove", source, was)
+    _log_removed(tx, changed, before)
+    if either is None:
+        tx.log("create", tx.node(source.id), path)
+    else:
+        tx.log("rename", moved, path, other=was, scope=either)
+    for each, both in zip(below, eithers, strict=True):
+        if both is not None:
+            there = paths.join((*parts, *each.below))
+            tx.log(CARRIED, each.node, there, other=paths.join((*before, *each.below)), scope=both)
+    _log_created(tx, changed, parts)
 
 
 def _log_removed(tx: Tx, files: list[_Rescoped], before: tuple[bytes, ...]) -> None:

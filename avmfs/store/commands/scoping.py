@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
+from avmfs.access import Scope
 from avmfs.errors import Denied, Invalid
 from avmfs.node import DERIVES, Kind, Node
 from avmfs.store.commands import command, versions
@@ -41,9 +42,24 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
         versions.enqueue(tx, node.document)
 
 
+def of_either(tx: Tx, one: int, other: int) -> int | None:
+    """The class of what those are told who see something of one class or the other: the same agents, and API keys for
+    either's place. None where the classes differ in more than those."""
+    if one == other:
+        return one
+    was, now = (tx.known.scopes.of(tx.db, each) for each in (one, other))
+    if not _for_the_same_agents(was, now):
+        return None
+    return tx.known.scopes.intern(tx.db, replace(now, inside=now.inside | was.inside, leads=now.leads | was.leads))
+
+
+def _for_the_same_agents(one: Scope, other: Scope) -> bool:
+    return replace(one, inside=other.inside, leads=other.leads) == other
+
+
 def _veil(tx: Tx, document: int, before: int, after: int) -> None:
     was, now = (tx.known.scopes.of(tx.db, each) for each in (before, after))
-    if replace(was, inside=now.inside, leads=now.leads) != now:
+    if not _for_the_same_agents(was, now):
         version_visibility.draw(tx.db, document, before)
         return
     more = (now.inside | now.leads) - (was.inside | was.leads)  # the same agents see it, and keys with these areas

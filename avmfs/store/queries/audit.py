@@ -16,6 +16,7 @@ from avmfs import calls
 from avmfs.store.queries.part import Part
 from avmfs.store.queries.standing import Standing
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
+from avmfs.store.rows.log_ops import CARRIED
 from avmfs.store.schema import tables
 
 Subject = tuple[int, int]  # a version: document and number
@@ -154,7 +155,7 @@ class AuditReader(Part):
         bound: dict[str, Any] = {"since": since, "after": after_seq}
         wanted = ["seq > :after", "at >= :since"]
         if not self._who.operator:
-            wanted.append(_MINE if self._who.key is None else _SEEN)
+            wanted += [f"op <> '{CARRIED}'", _MINE if self._who.key is None else _SEEN]
             bound |= {"who": self._who.name, "scopes": self._visible.json}
         if agent is not None:
             wanted.append("agent = :agent")
@@ -168,7 +169,8 @@ class AuditReader(Part):
         def shown(scope: int, act: Act) -> bool:
             if act.agent == own and not act.elevated and (act.op not in _REACH or standing.holds(scope)):
                 return True
-            return standing.saw(scope, act.path) and (act.other is None or standing.reads(act.other))
+            ends = () if act.other is None else (act.path, act.other)
+            return standing.saw(scope, act.path) and all(map(standing.sees, ends))
 
         found = self._db.execute(f"select scope, {_ACT} from log where {' and '.join(wanted)} order by seq desc", bound)
         with contextlib.closing(found):  # as in Reader.changes

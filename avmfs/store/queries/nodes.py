@@ -448,7 +448,8 @@ class Reader:
         return version_visibility.may_purge_past(self._db, document, self.visible)
 
     def agents(self) -> list[str]:
-        return [row[0] for row in self._db.execute("select name from agent order by name")]
+        been = self._db.execute("select name from agent")
+        return sorted(policy_in_force(self._db).named.union(name for (name,) in been))  # or are configured
 
     def _shows(self, row: tuple[Any, ...]) -> bool:
         return row[11] in self.visible and (row[13] is None or row[13] > self.now)

@@ -14,8 +14,9 @@ from functools import cached_property, lru_cache
 import apsw
 
 from avmfs import paths
-from avmfs.access import Access, Policy, Principal
+from avmfs.access import Access, Area, Policy, Principal
 from avmfs.node import Change
+from avmfs.store.rows.log_ops import CARRIED
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
 
@@ -41,14 +42,26 @@ class Standing:
         above = path[: path.rindex(b"/")]
         return _reads(self._policy, self._who.name, above + b"/" if _alike(self._policy, above) else path)
 
+    def sees(self, path: bytes) -> bool:
+        """Of an end of a renaming, whose row is there for who sees either: as ``reads``, and within an API key."""
+        if (key := self._who.key) is None or not path or not self.reads(path):
+            return self.reads(path)
+        return key.access(self._policy.scope(_names(path), None, self._areas)) >= Access.READ
+
     def shown(self, change: Change, within: bytes) -> Change | None:
         """A change as the rules of today show it: of a renaming of which they show one end alone, that a name came, or
         went. None: it is not shown, or has nothing left below ``within``."""
-        here, was = self.reads(change.path), change.other
-        if was is None or self.reads(was) == here:
-            return change if here else None
+        if (was := change.other) is None:
+            return change if self.reads(change.path) else None
+        here = self.sees(change.path)
+        if self.sees(was) == here:  # what a directory carries is told with it
+            return change if here and change.op != CARRIED else None
         change = replace(change, op="create" if here else "remove", path=change.path if here else was, other=None)
         return change if change.path.startswith(within) else None
+
+    @cached_property
+    def _areas(self) -> list[Area]:
+        return [(number, _names(bytes(path))) for number, path in self._db.execute("select id, path from area")]
 
     @cached_property
     def _policy(self) -> Policy:
@@ -62,17 +75,21 @@ class Standing:
         return self._visible.anothers
 
 
+def _names(path: bytes) -> tuple[bytes, ...]:
+    return tuple(path.split(b"/")[1:])
+
+
 @lru_cache(maxsize=4096)
 def _alike(policy: Policy, directory: bytes) -> bool:
     """Whether the rules say the same of all that is in a directory."""
-    parts = tuple(directory.split(b"/")[1:])
+    parts = _names(directory)
     named = parts[-1:] in ((paths.PRIVATE,), (paths.TELL,))  # whose something is stands in its name
     return not named and policy.uniform(parts)
 
 
 @lru_cache(maxsize=65536)  # the log says much of few places, again and again
 def _reads(policy: Policy, agent: str, place: bytes) -> bool:
-    parts = tuple(place.split(b"/")[1:])
+    parts = _names(place)
     if parts[:1] == (paths.TELL,):  # mail is its receiver's, as what stands in its own space
         parts = (paths.MEMORY, paths.PRIVATE, *parts[1:])
     return policy.scope(parts).of(agent) >= Access.READ

@@ -39,6 +39,7 @@ class Op(NamedTuple):
 
 
 RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
+CARRIED: Final = "carried"  # what lies below a directory that has a row: told to keys that see one end of it alone
 RIGHTS: Final = "rights"  # a node's owner or mode, at this name
 ORPHANED: Final = "orphaned"  # it lost its name, or another file took it
 MOVED: Final = "moved"  # a directory: the names below it are reached, or not, by another path
@@ -51,6 +52,7 @@ OPS: Final = (
     Op("remove", "gone", "name", verb="removed"),
     Op("rmdir", "gone", "name", directory=True, still=True, verb="removed"),
     Op("rename", "moved", "name", verb="moved"),
+    Op(CARRIED, "moved", "name", subscribed=False),
     Op("write", "node", verb="wrote"),
     Op("tags", "node", verb="tagged"),
     Op("links", "node", verb="linked"),
