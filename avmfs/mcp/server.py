@@ -22,11 +22,13 @@ import mcp_types as types
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.subscriptions import ListenHandler
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, RequestBodyLimitMiddleware
 from mcp.shared.exceptions import MCPError
 
 from avmfs import calls
 from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.mcp import prompts, registry, resources
+from avmfs.mcp.messages import Answering
 from avmfs.mcp.session import Session
 from avmfs.mcp.watching import Watching
 from avmfs.text.escapes import escaped, visible
@@ -143,6 +145,14 @@ class MemoryServer(Server[Any]):
     ) -> InitializationOptions:
         told = notification_options or NotificationOptions(resources_changed=True)
         return super().create_initialization_options(told, experimental_capabilities, extensions)
+
+    def streamable_http_app(self, *, max_request_body_size: int = DEFAULT_MAX_REQUEST_BODY_SIZE, **more: Any) -> Any:
+        app = super().streamable_http_app(max_request_body_size=max_request_body_size, **more)
+        app.add_middleware(Answering)
+        app.add_middleware(
+            RequestBodyLimitMiddleware, max_body_size=max_request_body_size
+        )  # and brings it in one piece
+        return app
 
     # Tools ---------------------------------------------------------------------------------------------------
 

@@ -551,6 +551,45 @@ def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None
         assert "Traceback" not in server.end()
 
 
+def test_a_request_is_answered_whatever_its_id_is(world: World, url: str) -> None:
+    """As of clients whose language writes 1 as 1.0; the SDK takes these for notifications."""
+    asked = b'{"jsonrpc": "2.0", "id": %s, "method": "ping"}'
+    with Lines(world.environ, "dora") as server:
+        server.greet()
+        server.send(asked % b"1.0")
+        assert "result" in server.answer(1)
+        server.send(b"[%s, %s]" % (asked % b"2.0", asked % b"null"))
+        assert "result" in server.answer(2)
+        for odd in (b"1.5", b"null", b"true", b"[1]", b'{"a": 1}'):
+            server.send(asked % odd)
+        server.send(b'{"jsonrpc": "2.0", "id": null, "method": "notifications/cancelled", "params": {"requestId": 99}}')
+        server.request(3, "ping")
+        refused = [each["error"]["code"] for each in server.said if each.get("id", 0) is None]
+        assert refused == [types.INVALID_REQUEST] * 6, server.said
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+
+    def post(body: bytes) -> Any:
+        return httpx2.post(url, content=body, headers=headers, timeout=LIMIT_S)
+
+    hello = b'{"jsonrpc": "2.0", "id": 0.0, "method": "initialize", "params": {"protocolVersion": "2025-06-18",'
+    greeted = post(hello + b'"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}')
+    assert greeted.status_code == 200 and '"id":0,' in greeted.text
+    headers["Mcp-Session-Id"] = greeted.headers["mcp-session-id"]
+    assert post(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}').status_code == 202
+    found = post(asked % b"1.0")
+    assert found.status_code == 200 and '"id":1,' in found.text, found.text
+    for odd in (b"1.5", b"null", b"true"):
+        found = post(asked % odd)
+        said = found.json()
+        assert found.status_code == 400 and said["id"] is None and said["error"]["code"] == types.INVALID_REQUEST
+    assert post(b"{").json()["error"]["code"] == types.PARSE_ERROR
+    assert httpx2.delete(url, headers=headers, timeout=LIMIT_S).status_code == 200
+
+
 @pytest.mark.parametrize(
     "asked",
     [b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}', b"\n".join([b"no message"] * 50)],
