@@ -266,7 +266,7 @@ def test_a_message_is_left_to_the_next_by_a_wait_that_was_cancelled(
         eric.close()
 
 
-@pytest.mark.parametrize("path", ["/shared/market.md:delta", "/:inbox?mark=read&unread=1"])
+@pytest.mark.parametrize("path", ["/shared/market.md:delta", "/shared/market.md:delta/.", "/:inbox?mark=read&unread=1"])
 def test_what_an_answer_marks_is_not_asked_for_again_where_the_answer_is_lost(
     path: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
