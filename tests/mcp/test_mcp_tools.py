@@ -283,6 +283,10 @@ def test_urgent_mail_is_a_block_of_its_own_until_it_is_read(alice: Peer, bob: Pe
         for path, before in views.items():  # also views that carry a banner elsewhere
             result = bob.call("avm_read", path=path)
             assert result.content[0].text == before and "burns" in result.content[1].text
+        for name, wrong in (("avm_read", {"path": "/shared/nope"}), ("avm_read", {"offset": "x"}), ("avm_fetch", {})):
+            result = bob.ask("call_tool", name, wrong)
+            assert result.is_error and "burns" not in result.content[0].text, result
+            assert "burns" in result.content[1].text and result.content[1].meta == {"avm/urgent": True}
     finally:
         shown = bob.call("avm_inbox", unread_only=True, mark_read=True)
     assert "the building burns" in shown.content[0].text and len(shown.content) == 1
