@@ -5,6 +5,7 @@ Both modes. Every world is audited when it closes: each node's scope against the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -590,6 +591,21 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
         assert allowed(lambda command=command: world.do(who, command)) == ("inbox" in actions)
     assert not allowed(lambda: world.do(who, "act_as_operator"))
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
+
+
+def test_a_memory_that_may_not_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    settings = replace(default_settings(), agents={"bob": AgentSettings(capabilities=())})
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", settings, "bob", embeddings=False)) as bob:
+        for more, named in (
+            ({}, "/memory/private/bob"),
+            ({"namespace": "shared"}, "/memory/shared"),
+            ({"path": "/shared/x.md"}, "/shared/x.md"),
+        ):
+            with pytest.raises(Denied) as caught:
+                bob.call("remember", content="melons", source="own", **more)
+            assert str(caught.value) == f"{named}: read-only for you"
+        with pytest.raises(Invalid, match="source '@yesterday'"):
+            bob.call("remember", content="melons", source="@yesterday")
 
 
 def test_what_a_key_has_done_is_done_though_it_may_read_no_mail_any_more(tmp_path: Path) -> None:
