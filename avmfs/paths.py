@@ -186,6 +186,12 @@ def split(path: bytes) -> tuple[bytes, ...]:
     return tuple(parts)
 
 
+def view_at(path: str) -> tuple[tuple[bytes, ...], ViewName | None]:
+    """A path's components, and the view that the last one addresses, as a door takes both."""
+    parts = split(raw(path))
+    return parts, parse_view(parts[-1]) if parts else None
+
+
 def join(parts: tuple[bytes, ...]) -> bytes:
     return b"/" + b"/".join(parts)
 

@@ -32,7 +32,7 @@ class Content(Result):
 def read(call: Call, path: str, offset: int, limit: int) -> Content:
     """Up to ``limit`` bytes of a file or view from ``offset``; a character is not cut in two. Raises AvmError;
     Invalid for what claims (a client may ask again, and read on its own account) or waits."""
-    view = paths.parse_view(paths.raw(path.rstrip("/").rpartition("/")[2]))
+    view = paths.view_at(path)[1]
     if view is not None and view.view == "next":
         raise Invalid("reading it claims a file: avm_write 10m to FILE:claim does, for one that you choose", path)
     if view is not None and "wait" in view.parameters():

@@ -109,7 +109,7 @@ def mime_type(path: str, found: Content) -> str:
     if found.encoding == "base64":
         return mimetypes.guess_type(path)[0] or "application/octet-stream"
     name = path.rpartition("/")[2]
-    view = paths.parse_view(paths.raw(name))
+    view = paths.view_at(path)[1]
     if view is not None:
         return {"meta": "application/json", "stats": "application/json", "recall": "text/markdown"}.get(
             view.view, "text/plain"
@@ -159,8 +159,8 @@ def touched(uri: str, news: News) -> bool:
         return news.of_files
     if news.everything:
         return True
-    path = path_of(uri).rstrip("/")
-    last = paths.parse_view(paths.raw(path.rpartition("/")[2]))
+    parts, last = paths.view_at(path_of(uri))
     if last is not None:
-        path = f"{path.rpartition('/')[0]}/{paths.text(last.base)}".rstrip("/")
+        parts = (*parts[:-1], last.base) if last.base else parts[:-1]
+    path = paths.text(paths.join(parts)).rstrip("/")
     return any(each == path or each.startswith(f"{path}/") or path.startswith(f"{each}/") for each in news.paths)

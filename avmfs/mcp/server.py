@@ -22,11 +22,13 @@ import mcp_types as types
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.subscriptions import ListenHandler
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, RequestBodyLimitMiddleware
 from mcp.shared.exceptions import MCPError
 
 from avmfs import calls
 from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.mcp import prompts, registry, resources
+from avmfs.mcp.messages import Answering
 from avmfs.mcp.session import Session
 from avmfs.mcp.watching import Watching
 from avmfs.text.escapes import escaped, visible
@@ -144,6 +146,14 @@ class MemoryServer(Server[Any]):
         told = notification_options or NotificationOptions(resources_changed=True)
         return super().create_initialization_options(told, experimental_capabilities, extensions)
 
+    def streamable_http_app(self, *, max_request_body_size: int = DEFAULT_MAX_REQUEST_BODY_SIZE, **more: Any) -> Any:
+        app = super().streamable_http_app(max_request_body_size=max_request_body_size, **more)
+        app.add_middleware(Answering)
+        app.add_middleware(
+            RequestBodyLimitMiddleware, max_body_size=max_request_body_size
+        )  # and brings it in one piece
+        return app
+
     # Tools ---------------------------------------------------------------------------------------------------
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
@@ -169,17 +179,21 @@ class MemoryServer(Server[Any]):
         call = _Call(self._session, ctx)
         try:
             arguments = registry.bind(found, params.arguments or {})
-            answer = await self._in_thread(lambda: found.run(call, **arguments), waits=bool(arguments.get("wait")))
+            answer: registry.Answer[Any] = await self._in_thread(
+                lambda: found.run(call, **arguments), waits=bool(arguments.get("wait"))
+            )
         except anyio.get_cancelled_exc_class():
             call.hang_up()
             raise
         except (AvmError, registry.BadArguments) as e:
-            said = _reason(e, (params.arguments or {}).get("path"))
-            return types.CallToolResult(content=[_text(said), *_urgent(call.urgent)], is_error=True)
+            answer = registry.Answer(_reason(e, (params.arguments or {}).get("path")), None, failed=True)
+            if not call.urgent and not isinstance(e, Busy):  # an error brings none, and Busy is the door itself
+                with contextlib.suppress(AvmError):  # what keeps it from answering the next call says
+                    call.urgent = await self._in_thread(lambda: call.door("urgent"))
         except Exception:  # a defect in one tool must not end the server
             log.exception("tool %s failed", params.name)
             said = f"{params.name}: internal error; the server's stderr has the details"
-            return types.CallToolResult(content=[_text(said)], is_error=True)
+            answer = registry.Answer(said, None, failed=True)
         value = None if answer.value is None else answer.value.model_dump(mode="json")
         return types.CallToolResult(
             content=[_text(answer.text), *_urgent(call.urgent)], structured_content=value, is_error=answer.failed

@@ -113,5 +113,5 @@ class Session:
 
 def _tells_once(path: object) -> bool:
     """Whether reading there may mark what it shows as read: the next answer would be without it."""
-    view = paths.parse_view(paths.raw(path).rpartition(b"/")[2]) if isinstance(path, str) else None
+    view = paths.view_at(path)[1] if isinstance(path, str) else None
     return view is not None and (view.view == "delta" or "mark" in view.parameters())

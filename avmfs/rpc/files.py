@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly, TooBig
+from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, NotSupported, ReadOnly, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.identity import NOBODY
@@ -136,7 +136,11 @@ def write(
         try:
             real = isinstance(address.locate(memory, reader, where), address.Real)
         except NotFound as e:
-            if paths.parse_view(where.rpartition(b"/")[2]) is not None:  # there is none of what is not there
+            top = paths.split(where)[:1]
+            if top == (address.ASK,):  # whose answer would be of this connection alone
+                raise NotSupported("at a mount alone: recall takes a question of any length", path) from None
+            # There is no view of what is not there, and no mailbox of nobody.
+            if top == (paths.TELL,) or paths.parse_view(where.rpartition(b"/")[2]) is not None:
                 raise NotFound(e.reason, path) from None
             real = True
     if real and paths.split_moment(where)[0] is not None:

@@ -81,7 +81,8 @@ def urgent(memory: Memory) -> str:
 def _then(memory: Memory, name: str, arguments: dict[str, Any]) -> tuple[Memory]:
     """Of whose memory the path speaks: below ``/@TIME`` it is that of then, and the path the one in it. Methods that go
     through the tree find their way themselves."""
-    given = next((each for each in ("path", "under", "source") if isinstance(arguments.get(each), str)), None)
+    where = ("path", "under", "source") if "target" in arguments else ("path", "under")  # else: how a text came in
+    given = next((each for each in where if isinstance(arguments.get(each), str)), None)
     if given is None or name in _THROUGH_TREE:
         return (memory,)
     text, inside = paths.split_moment(paths.raw(arguments[given]))
@@ -95,7 +96,7 @@ def _then(memory: Memory, name: str, arguments: dict[str, Any]) -> tuple[Memory]
 
 def _named(arguments: dict[str, Any]) -> str | None:
     """The path that a call is about, as the caller wrote it: deep down it is but a node, and an error has no name."""
-    if isinstance(path := arguments.get("path"), str):
+    if isinstance(path := arguments.get("path"), str) or "target" not in arguments:
         return path
     ends = [arguments.get("source"), arguments.get("target")]
     return " -> ".join(each for each in ends if isinstance(each, str)) or None

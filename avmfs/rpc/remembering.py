@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.errors import Denied, Exists, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Document, Node
 from avmfs.rpc.methods import method
@@ -83,7 +83,12 @@ def remember(
             older = {"path": list(parts(paths.raw(found.path))), "over": found.document.head}
             memory.submit("remember", **{**made, **older})
             return {"path": found.path, "done": "updated", **told}
-    return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", **told}
+    try:
+        stored = memory.submit("remember", **made)
+    except Denied as e:  # no argument names where it was to be made
+        e.filename = e.filename or path or paths.text(paths.join(tuple(made["path"][:-1])))
+        raise
+    return {"path": paths.text(stored["path"]), "done": "stored", **told}
 
 
 @method

@@ -196,7 +196,7 @@ def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:
 def _mailbox(reader: Reader, name: bytes) -> Mailbox:
     recipient = paths.text(name.partition(b"?")[0].partition(b":")[0])
     if recipient != paths.EVERYONE and recipient not in reader.agents():
-        raise NotFound(path=paths.text(name))
+        raise NotFound(f"no agent is called {recipient!r}", paths.text(name))
     return Mailbox(recipient, name)
 
 

@@ -17,7 +17,7 @@ import pytest
 from avmfs import AVM
 from avmfs.cli.main import Globals
 from avmfs.cli.watching import watch_
-from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
+from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, NotSupported, TooBig
 from avmfs.rpc.client import REQUEST_LIMIT
 from tests.behind import connect
 from tests.cli.shells import LIMIT_S, Shell
@@ -246,6 +246,18 @@ def test_an_error_names_the_path_and_its_advice_is_about_it(opened: Open) -> Non
         with pytest.raises(kind) as caught:
             call()
         assert str(caught.value).startswith(f"{path}: "), caught.value
+
+
+def test_a_mailbox_of_nobody_is_not_there_and_questions_are_asked_at_mounts(opened: Open, alone: Shell) -> None:
+    avm = opened("alice")
+    for path in ("/tell/nobody", "/tell/Alice?priority=urgent"):
+        with pytest.raises(FileNotFoundError, match="no agent is called") as caught:
+            avm.write(path, "x")
+        assert caught.value.filename == path
+        assert "no agent is called" in alone.complaint("write", path, "x", code=1)
+    with pytest.raises(NotSupported, match="at a mount") as asked:
+        avm.write("/:ask/q", "melons?")
+    assert asked.value.filename == "/:ask/q"
 
 
 def test_a_view_that_is_written_of_what_is_not_there_is_not_found(opened: Open, alone: Shell) -> None:

@@ -5,6 +5,7 @@ Both modes. Every world is audited when it closes: each node's scope against the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -401,6 +402,43 @@ def test_a_key_is_limited_by_names_and_not_by_letters(any_world: World) -> None:
     assert len(world.store.search_index(ALICE).postings(["quokka"])[0]) == 5
 
 
+def test_a_link_is_told_to_those_alone_who_see_both_ends(any_world: World) -> None:
+    world = any_world
+    plan = world.write(ALICE, "/memory/plan", b"x")["node"]
+    others = {name: world.write(ALICE, f"/memory/{name}", b"x")["node"] for name in ("open", "private/alice/n", "some")}
+    world.share(ALICE, "/memory/some", "alice", "carol")
+    made = world.node(ALICE, "/memory/plan").ctime
+    world.clock.advance(2)
+    world.do(ALICE, "add_link", node=plan, target=others["open"], type="y")
+    assert world.node(ALICE, "/memory/plan").ctime > made, "all see it, and no key only one of them"
+    whole, part = (shown(world, new_key(world, ALICE, path)) for path in ("/memory/*", "/memory/plan"))
+
+    def told(command: str, **more: Any) -> tuple[str, bool]:
+        world.clock.advance(2)
+        since, before = world.newest_seq(), world.node(ALICE, "/memory/plan").ctime
+        world.do(ALICE, command, node=plan, **more)
+        names = ""
+        for name, who in {"a": ALICE, "b": BOB, "c": CAROL, "w": whole, "p": part}.items():
+            with world.reading(who) as reader:
+                rows = [row.path for row in reader.changes(tables.ROOT, after_seq=since)]
+                acts = [act.path for act in reader.audit.acts(limit=10) if act.seq > since]
+                assert reader.newest_seq() > since if rows else reader.newest_seq() <= since
+            assert acts == rows or who.key is not None
+            names += name * len(rows)
+        return names, world.node(ALICE, "/memory/plan").ctime != before
+
+    private = others["private/alice/n"]
+    for command in ("add_link", "remove_link"):
+        assert told(command, target=private, type="x") == ("aw", False), command
+        assert told(command, target=others["some"], type="x") == ("acw", False), command
+        assert told(command, target=others["open"], type="x") == ("abcw", False), command
+    world.do(BOB, "add_link", node=plan, target=others["open"], type="x")
+    world.do(ALICE, "add_link", node=plan, target=private, type="x")
+    assert told("remove_link", target=None) == ("aabcww", False)
+    assert told("remove_link", target=None) == ("", False), "nothing is otherwise"
+    assert world.rows("select * from link") == []
+
+
 def test_a_key_opens_what_was_put_away_of_its_paths_however_often(any_world: World) -> None:
     world = any_world
     for path in ("/memory/a/x.md", "/memory/private/alice/a/x.md", "/memory/b.md"):
@@ -587,6 +625,21 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
         assert allowed(lambda command=command: world.do(who, command)) == ("inbox" in actions)
     assert not allowed(lambda: world.do(who, "act_as_operator"))
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
+
+
+def test_a_memory_that_may_not_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    settings = replace(default_settings(), agents={"bob": AgentSettings(capabilities=())})
+    with contextlib.closing(LocalDoor(tmp_path / "avm.db", settings, "bob", embeddings=False)) as bob:
+        for more, named in (
+            ({}, "/memory/private/bob"),
+            ({"namespace": "shared"}, "/memory/shared"),
+            ({"path": "/shared/x.md"}, "/shared/x.md"),
+        ):
+            with pytest.raises(Denied) as caught:
+                bob.call("remember", content="melons", source="own", **more)
+            assert str(caught.value) == f"{named}: read-only for you"
+        with pytest.raises(Invalid, match="source '@yesterday'"):
+            bob.call("remember", content="melons", source="@yesterday")
 
 
 def test_what_a_key_has_done_is_done_though_it_may_read_no_mail_any_more(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_message_is_left_to_the_next_by_a_wait_that_was_cancelled(
         eric.close()
 
 
-@pytest.mark.parametrize("path", ["/shared/market.md:delta", "/:inbox?mark=read&unread=1"])
+@pytest.mark.parametrize("path", ["/shared/market.md:delta", "/shared/market.md:delta/.", "/:inbox?mark=read&unread=1"])
 def test_what_an_answer_marks_is_not_asked_for_again_where_the_answer_is_lost(
     path: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,6 +549,45 @@ def test_who_asks_in_a_line_that_is_no_message_is_answered(world: World) -> None
         said = [code for code, _ in errors(server)]
         assert said.count(types.PARSE_ERROR) == 2 and said.count(types.INVALID_REQUEST) == 4, errors(server)
         assert "Traceback" not in server.end()
+
+
+def test_a_request_is_answered_whatever_its_id_is(world: World, url: str) -> None:
+    """As of clients whose language writes 1 as 1.0; the SDK takes these for notifications."""
+    asked = b'{"jsonrpc": "2.0", "id": %s, "method": "ping"}'
+    with Lines(world.environ, "dora") as server:
+        server.greet()
+        server.send(asked % b"1.0")
+        assert "result" in server.answer(1)
+        server.send(b"[%s, %s]" % (asked % b"2.0", asked % b"null"))
+        assert "result" in server.answer(2)
+        for odd in (b"1.5", b"null", b"true", b"[1]", b'{"a": 1}'):
+            server.send(asked % odd)
+        server.send(b'{"jsonrpc": "2.0", "id": null, "method": "notifications/cancelled", "params": {"requestId": 99}}')
+        server.request(3, "ping")
+        refused = [each["error"]["code"] for each in server.said if each.get("id", 0) is None]
+        assert refused == [types.INVALID_REQUEST] * 6, server.said
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+
+    def post(body: bytes) -> Any:
+        return httpx2.post(url, content=body, headers=headers, timeout=LIMIT_S)
+
+    hello = b'{"jsonrpc": "2.0", "id": 0.0, "method": "initialize", "params": {"protocolVersion": "2025-06-18",'
+    greeted = post(hello + b'"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}')
+    assert greeted.status_code == 200 and '"id":0,' in greeted.text
+    headers["Mcp-Session-Id"] = greeted.headers["mcp-session-id"]
+    assert post(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}').status_code == 202
+    found = post(asked % b"1.0")
+    assert found.status_code == 200 and '"id":1,' in found.text, found.text
+    for odd in (b"1.5", b"null", b"true"):
+        found = post(asked % odd)
+        said = found.json()
+        assert found.status_code == 400 and said["id"] is None and said["error"]["code"] == types.INVALID_REQUEST
+    assert post(b"{").json()["error"]["code"] == types.PARSE_ERROR
+    assert httpx2.delete(url, headers=headers, timeout=LIMIT_S).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from mcp.shared.exceptions import MCPError
 
-from avmfs.mcp import registry
+from avmfs.mcp import registry, resources
 from avmfs.text.tokens import TokenCounter
 from tests import references
 from tests.mcp.peers import Peer, stdio
@@ -283,6 +283,10 @@ def test_urgent_mail_is_a_block_of_its_own_until_it_is_read(alice: Peer, bob: Pe
         for path, before in views.items():  # also views that carry a banner elsewhere
             result = bob.call("avm_read", path=path)
             assert result.content[0].text == before and "burns" in result.content[1].text
+        for name, wrong in (("avm_read", {"path": "/shared/nope"}), ("avm_read", {"offset": "x"}), ("avm_fetch", {})):
+            result = bob.ask("call_tool", name, wrong)
+            assert result.is_error and "burns" not in result.content[0].text, result
+            assert "burns" in result.content[1].text and result.content[1].meta == {"avm/urgent": True}
     finally:
         shown = bob.call("avm_inbox", unread_only=True, mark_read=True)
     assert "the building burns" in shown.content[0].text and len(shown.content) == 1
@@ -408,7 +412,7 @@ def test_what_comes_between_the_pieces_of_a_view_is_not_marked_as_read(alice: Pe
         assert ("early.md" if path == f"{below}/:delta" else "+new and longer") in bob.text("avm_read", path=path)
 
 
-@pytest.mark.parametrize("view", [":next", "/:next", ":next/", ":next?lease=1h"])
+@pytest.mark.parametrize("view", [":next", "/:next", ":next/", ":next?lease=1h", ":next/.", "/:next/./"])
 def test_no_reader_claims(bob: Peer, view: str) -> None:
     bob.call("avm_write", path="/shared/jobs/one.md", content="1")
     said = bob.said("avm_fetch", targets=[f"/shared/jobs{view}", "/shared/jobs/one.md"])["missing"]
@@ -417,6 +421,12 @@ def test_no_reader_claims(bob: Peer, view: str) -> None:
     with pytest.raises(MCPError, match="avm_write 10m to FILE:claim"):
         bob.ask("read_resource", f"avm://memory/shared/jobs{view}")
     assert bob.text("avm_read", path="/shared/jobs/one.md:claim") == "(unclaimed)\n"
+
+
+@pytest.mark.parametrize("view", [":search?q=either/or", ":search/.", "./:search?q=x", ""])
+def test_who_watches_a_view_is_told_of_what_is_below(view: str) -> None:
+    for path, told in (("/memory/shared/a.md", True), ("/memory/private/a.md", False)):
+        assert resources.touched(f"avm://memory/shared/{view}", resources.News([path], False, False)) is told
 
 
 def test_a_resource_of_untrusted_words_says_so(bob: Peer) -> None:

@@ -11,6 +11,7 @@ from avmfs.errors import NO_TEXT, Denied, Invalid, OverQuota
 from avmfs.node import DERIVES, Kind, Node
 from avmfs.store.commands import command, scoping, versions
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
+from avmfs.store.rows.scopes import seen_with
 from avmfs.store.tx.transaction import Tx
 from avmfs.text.escapes import visible
 
@@ -106,7 +107,7 @@ def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
     if type in DERIVES:
         scoping.taint(tx, found, tx.origin(tx.node(target).scope))
         found = tx.node(node)
-    _changed(tx, "links", found)
+    _linked_otherwise(tx, found, [tx.node(target).scope])
     return {}
 
 
@@ -119,11 +120,12 @@ def remove_link(tx: Tx, node: int, target: int | None, type: str | None = None) 
         ends: list[Any] = tx.db.execute("select target from link where source = ?", (document,)).fetchall()
         for (end,) in ends:
             tx.states.says(end, "links")
-    tx.db.execute(
-        "delete from link where source = ?1 and (?2 is null or target = ?2) and (?3 is null or type = ?3)",
+    gone: list[Any] = tx.db.execute(
+        "delete from link where source = ?1 and (?2 is null or target = ?2) and (?3 is null or type = ?3)"
+        " returning (select scope from document join node on node.id = node where document.id = target)",
         (document, other, type),
-    )
-    _changed(tx, "links", found)
+    ).fetchall()
+    _linked_otherwise(tx, found, [scope for (scope,) in gone])
     return {}
 
 
@@ -233,6 +235,18 @@ def _linked(tx: Tx, target: int) -> int:
     if tx.states is not None:
         tx.states.says(other, "links")
     return other
+
+
+def _linked_otherwise(tx: Tx, node: Node, ends: list[int]) -> None:
+    """``ends``: scopes of what links lead to. Whoever sees the file and not that is told of nothing, by its times
+    neither."""
+    known = tx.known.scopes
+    for end in sorted(set(ends)):
+        scope = known.intern(tx.db, seen_with(known.of(tx.db, node.scope), known.of(tx.db, end)))
+        if scope == node.scope:
+            _changed(tx, "links", node)
+        else:
+            tx.log("links", node, paths.join(tx.parts(node.id)), scope=scope)
 
 
 def _changed(tx: Tx, op: str, node: Node) -> None:

@@ -6,6 +6,7 @@ Called by the readers and the transactions of the store; ``access`` says what a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import apsw
@@ -111,6 +112,23 @@ class Visible:
             raise NotFound(path=path)
         if not self.writable(scope):
             raise Denied("read-only for you", path)
+
+
+def seen_with(scope: Scope, other: Scope) -> Scope:
+    """``scope`` for those alone who see what is of ``other``, too."""
+    named = sorted({name for name, _ in (*scope.agents, *other.agents)})
+    everyone = scope.everyone if other.everyone else Access.NONE
+    may = {name: scope.of(name) if other.of(name) else Access.NONE for name in named}
+    return replace(
+        scope,
+        everyone=everyone,
+        agents=tuple((name, access) for name, access in may.items() if access != everyone),
+        inside=scope.inside & other.inside,
+        leads=scope.leads & other.leads,
+        owner=scope.owner or other.owner,
+        aside="index" if other.aside == "index" else scope.aside,
+        live=scope.live or other.live,
+    )
 
 
 def _json(ids: frozenset[int]) -> str:

@@ -756,7 +756,9 @@ export interface Methods {
   recall(given: RecallArguments): Promise<Json>;
   /**
    * Files changed below a directory, newest first. {"changes": [{"path", "status", "was", "handle", "at", "author"}],
-   * "more", "seq"}; ``since`` is an ISO 8601 time or a seq. Of the newest ``limit`` those that a subscription with this
+   * "more", "seq"}; ``since`` is an ISO 8601 time or a seq. "status" is against what there was before the oldest change
+   * that had to be looked at for so many files, which is ``since`` at the earliest: with a small ``limit`` a file made
+   * after that may be "modified". Of the newest ``limit`` those that a subscription with this
    * ``pattern`` would tell of.
    */
   recent(given?: RecentArguments): Promise<Json>;
