@@ -352,6 +352,40 @@ def test_throttled_tells_the_last_state_of_a_path_once_in_its_time(world: World)
     assert third[0]["deliveries"][0]["events"][0][5] == world.document(ALICE, "/memory/a").head
 
 
+def last_states(world: World) -> dict[str, str]:
+    """What a receiver that keeps the last event of each path has in the end."""
+    states: dict[str, str] = {}
+    for _ in range(2):
+        taken = take(world)
+        states |= {path: event for event, path in told(taken)}
+        done(world, taken)
+        world.clock.advance(61)
+    return states
+
+
+@pytest.mark.parametrize("how", ["throttled", "digest"])
+def test_the_last_state_of_a_path_whose_file_has_another_name_is_that_it_is_gone(world: World, how: str) -> None:
+    subscribe(world, BOB, "/memory/*", how, every=MINUTE)
+    world.write(ALICE, "/memory/a", b"1")
+    world.mkdir(ALICE, "/memory/d")
+    world.write(ALICE, "/memory/d/x", b"1")
+    done(world, take(world))
+    world.clock.advance(5)
+    world.write(ALICE, "/memory/a", b"2")
+    world.write(ALICE, "/memory/d/x", b"2")
+    done(world, take(world))
+    world.rename(ALICE, "/memory/a", "/memory/b")
+    world.rename(ALICE, "/memory/d", "/memory/e")
+    states = last_states(world)
+    assert (states["/memory/a"], states["/memory/b"]) == ("remove", "rename")
+    assert (states["/memory/d"], states["/memory/e"]) == ("remove", "rename")
+    assert "/memory/d/x" not in states
+    world.write(ALICE, "/memory/b.tmp", b"3")  # as editors save
+    world.rename(ALICE, "/memory/b.tmp", "/memory/b")
+    states = last_states(world)
+    assert (states["/memory/b"], states["/memory/b.tmp"]) == ("rename", "remove")
+
+
 def test_a_name_that_is_no_text_holds_nothing_up(world: World) -> None:
     subscribe(world, BOB, "/memory/*", "throttled", every=MINUTE)
     subscribe(world, BOB, "/memory/*", "batched", every=MINUTE, url=None)

@@ -44,8 +44,8 @@ def unmatched(db: apsw.Connection, limit: int = LOOKED_AT) -> Unmatched | None:
 
 
 def matched(these: Unmatched) -> dict[str, Any]:
-    """What of it is for whom, as ``outbox_fill`` takes it: of each row and subscription at most one event, at its place
-    and visible to it. Asks the database nothing."""
+    """What of it is for whom, as ``outbox_fill`` takes it: of each row and subscription at most one event, or two that
+    are told by path, at its place and visible to it. Asks the database nothing."""
     sees: dict[tuple[Principal, int], bool] = {}
     asked = [(prefix_of(one.place), one, one.who) for one in these.subscriptions]
     events: list[Event] = []
@@ -56,7 +56,7 @@ def matched(these: Unmatched) -> dict[str, Any]:
         for event in of_row(*row):
             path, wanted = event.path, False  # most patterns are about other places: what a hundred of them cost is
             for one, who in [(one, who) for prefix, one, who in asked if path.startswith(prefix)]:  # this line
-                if event.seq <= one.since or one.id in told:
+                if event.seq <= one.since or (one.id in told and not one.by_path):
                     continue
                 key = who, event.scope
                 if key not in sees:
