@@ -107,6 +107,22 @@ def test_each_change_below_the_pattern_is_told_in_order_and_nothing_else(world: 
     ]
 
 
+@pytest.mark.parametrize("url", [URL, None])
+def test_a_save_by_a_shell_is_told_once(world: World, url: str | None) -> None:
+    """It closes a copy of the handle first, with the file emptied and nothing written yet."""
+    world.write(ALICE, "/memory/a", b"1")
+    world.write(ALICE, "/memory/b", b"1")
+    subscribe(world, BOB, "/memory/*", url=url)
+    for number in (2, 3):
+        world.clock.advance(3600)
+        world.edit(ALICE, "/memory/a", ["t", 0], handle=number)
+        world.edit(ALICE, "/memory/b", ["t", 0], handle=number)
+        world.edit(ALICE, "/memory/a", ["w", 0, b"saved"], handle=number)
+        assert world.document(ALICE, "/memory/a").head == number
+    found = notices(world, BOB) if url is None else told(take(world))
+    assert found == [("write", "/memory/b"), ("write", "/memory/a")] * 2
+
+
 def test_every_delivery_has_an_id_that_stays_until_it_is_made(world: World) -> None:
     subscribe(world, BOB, "/memory/*")
     for n in range(3):

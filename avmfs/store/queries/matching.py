@@ -51,7 +51,13 @@ def matched(these: Unmatched) -> dict[str, Any]:
     events: list[Event] = []
     found: dict[int, list[int]] = {}
     count = characters = upto = 0
+    # A shell that redirects closes a copy of the handle first, and so commits that the file is empty: what is written
+    # then is the same version. Of what an agent made of a version meanwhile the last is told.
+    last = {row[2:8]: row[0] for row in these.rows}  # all but the number, the time and where it was before
     for row in these.rows:
+        upto = row[0]
+        if row[2] == "write" and last[row[2:8]] != upto:
+            continue
         told: set[int] = set()
         for event in of_row(*row):
             path, wanted = event.path, False  # most patterns are about other places: what a hundred of them cost is
@@ -71,7 +77,6 @@ def matched(these: Unmatched) -> dict[str, Any]:
                 events.append(event)
                 characters += len(path)
         count += len(told)
-        upto = row[0]
         if count >= FOUND or characters >= CHARACTERS:
             break
     return {"after": these.after, "upto": upto, "events": pack(events), "found": [[*item] for item in found.items()]}
