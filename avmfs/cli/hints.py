@@ -49,7 +49,7 @@ def hint(error: Exception, arguments: Sequence[str]) -> str | None:
     if isinstance(error, Denied):
         return _DENIED.get(error.reason)
     if isinstance(error, Exists):
-        return "leave out --new to replace it" if command == "write" else None
+        return "leave out --new to replace it" if command == "write" and "--new" in arguments else None
     if isinstance(error, Busy):
         return "try again; avm-daemon status and avm doctor say how it is"
     return "avm doctor looks for the reason" if isinstance(error, StoreFailed) else None

@@ -1,8 +1,8 @@
 """The handler ``sqlite``: the rows of a query on a database of this machine.
 
 ``query`` has parameters as ``:name``, which are bound, never put into its text. The database is opened for reading
-alone, an authorizer refuses whatever else, and the query ends with the time limit. One value is shown as it is, rows as
-JSON, one a line; ``format: csv`` has them as a table.
+alone, an authorizer refuses whatever else, and the query ends with the time limit. One value is shown as it is, a blob
+as its bytes and NULL as nothing, rows as JSON, one a line; ``format: csv`` has them as a table.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -42,30 +43,32 @@ class SqliteHandler(BaseHandler):
         if self._format not in ("json", "csv"):
             raise Invalid("config.format: expected json or csv")
 
-    def read(self, path: str, context: Context) -> str:
+    def read(self, path: str, context: Context) -> str | bytes:
         names, rows = self._rows(self._query, context)
         if not rows:
             raise NotFound("no rows")
         if len(names) == 1 and len(rows) == 1:
-            return f"{_plain(rows[0][0])}\n"
+            value = rows[0][0]
+            return value if isinstance(value, bytes) else "" if value is None else f"{value}\n"
+        rows = [[*map(_plain, row)] for row in rows]
         if self._format == "csv":
             table = io.StringIO()
             csv.writer(table, lineterminator="\n").writerows([names, *rows])
             return table.getvalue()
         return "".join(
-            json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) + "\n" for row in rows
+            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False) + "\n" for row in rows
         )
 
     def list(self, path: str, context: Context) -> Names | None:
         if "list" not in self.config:
             return None
-        return [str(row[0]) for row in self._rows(text_of(self.config, "list"), context)[1]]
+        return _names(self._rows(text_of(self.config, "list"), context)[1])
 
     def search(self, path: str, query: str, context: Context) -> Names | None:
         if "search" not in self.config:
             return None
         asked = replace(context, params={**context.params, "query": query})
-        return [str(row[0]) for row in self._rows(text_of(self.config, "search"), asked)[1]]
+        return _names(self._rows(text_of(self.config, "search"), asked)[1])
 
     def _rows(self, query: str, context: Context) -> tuple[Names, Rows]:
         database = Path(os.path.expanduser(replace(context, params={}).fill(self._database)))  # no path says which
@@ -117,5 +120,12 @@ def _is_store(database: Path) -> bool:
     return _looked[at]
 
 
+def _names(rows: Rows) -> Names:
+    return [str(_plain(row[0])) for row in rows if row[0] is not None]
+
+
 def _plain(value: Any) -> Any:
+    """As JSON and CSV can have it: SQLite's infinities are no numbers there."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -28,6 +28,7 @@ from avmfs.node import Node
 from avmfs.store.client.inflight import COMMIT
 from avmfs.store.rows import content
 from avmfs.store.rows.content import Edit
+from avmfs.vfs.virtual_handles import Remembering
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class OpenFile:
         "_below",
         "_changed",
         "_committed",
+        "_errors",
         "_told",
         "dirtied",
         "edits",
@@ -119,6 +121,7 @@ class OpenFile:
         """``committed`` is called when edits are in the store, before they are dropped here; ``changed`` with a node
         whose commit may have made it otherwise than this mount had it."""
         self.memory = memory
+        self._errors = Remembering(memory)
         self.node = node
         self._committed, self._changed = committed, changed
         self.keep = keep
@@ -250,7 +253,8 @@ class OpenFile:
         with self.lock:
             if self.edits:
                 self.commit(handle)
-            self.memory.submit("append", node=self.node, handle=handle, data=data)
+            with self._errors:
+                self.memory.submit("append", node=self.node, handle=handle, data=data)
             self.written = 0  # the append's own time is later than that of a touch
             self.unsynced = True
 
@@ -261,7 +265,7 @@ class OpenFile:
             durable, behind = self.written != 0, 0
             if self.written:
                 edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
-                with self.memory.store.once(COMMIT, self.node):
+                with self._errors, self.memory.store.once(COMMIT, self.node):
                     done = self.memory.submit(
                         "commit",
                         node=self.node,

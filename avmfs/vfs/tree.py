@@ -474,7 +474,7 @@ class Tree:
                 # Marks, mail and what only the root has are the asker's own; everything else changes the document.
                 if not found.view.empty_write and "root" not in found.view.on:
                     reader.visible.require(found.node.scope, paths.text(path))
-        if writable:
+        if writable or found.view.changes:
             self.require_writable()
         return virtual_handles.ViewHandle(self.memory, found.view, found.node, path, found.name, readable, writable)
 

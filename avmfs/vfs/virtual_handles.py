@@ -242,21 +242,22 @@ class MailHandle(VirtualHandle):
         if self.expires is not None:
             mail.parse_duration(self.expires)
         self.re = None if re is None else mail.parse_number(re)
-        self.refused = 0  # as what the beginning of this message was (errno)
+        self.refused = 0  # as what the beginning of this message was (errno),
+        self.why = "the beginning of this message was refused"  # for all that a successor knows
 
     def took(self, count: int) -> None:
         body = bytes(self.written)
         text, whole = codecs.utf_8_decode(body, "replace", False)  # the beginning of a character is none yet
         size = len(text.encode()) + len(body) - whole  # as it is sent: a byte that is no text takes three
         if self.refused:
-            raise from_wire(self.refused, "the beginning of this message was refused", None)
+            raise from_wire(self.refused, self.why, None)  # libraries write again as they close
         try:
             if len(body) == count:
                 self.memory.may_tell(self.recipient, size, self.re)
             elif size > (limit := self.memory.around.limits.message_bytes):
                 raise OverQuota(too_long(limit))
         except (Denied, Invalid, OverQuota) as e:
-            self.refused = e.code  # the rest of it is no message
+            self.refused, self.why = e.code, e.reason  # the rest of it is no message
             raise
 
     def flush(self) -> None:

@@ -73,7 +73,7 @@ def _lease(text: str) -> None:
         mail.parse_duration(text)
 
 
-@view("next", "directory", summary="claims the oldest file that nobody has claimed, and is its path")
+@view("next", "directory", summary="claims the oldest file that nobody has claimed, and is its path", changes=True)
 def next_path(ctx: Context, *, lease: str = LEASE) -> bytes:
     made = claim_next(ctx.memory, ctx.node.id, lease)
     return b"(nothing to claim)\n" if made is None else bytes(made["path"]) + b"\n"

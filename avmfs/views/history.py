@@ -11,11 +11,11 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import astuple, replace
 from typing import Annotated, Any, Final, NamedTuple
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
@@ -257,10 +257,12 @@ def _changed(reader: Reader, under: int, after: int, asker: str) -> tuple[str, i
         everything.take(change)
         cursor = change.seq
     shown, left = everything.touched(), 0
-    if not shown:
-        return None
     if len(shown) > PAGE:
         shown, left, cursor = _first_page(reader, under, after, below, asker)
+    else:
+        shown = standing(reader, shown)
+    if not shown and not left:
+        return None
     return _heading(len(shown), len(shown) + left, "changed path") + "".join(map(_touched, shown)), cursor
 
 
@@ -275,7 +277,27 @@ def _first_page(reader: Reader, under: int, after: int, below: bytes, asker: str
         else:
             page.take(change)
             cursor = change.seq
-    return page.touched(), len(rest.touched()), cursor
+    left = rest.touched()
+    return standing(reader, page.touched(), {each.path for each in left if each.status == "D"}), len(left), cursor
+
+
+def standing(reader: Reader, found: list[Touched], but: Container[bytes] = ()) -> list[Touched]:
+    """What was touched as it is now: what has expired is gone before the log has a row of that. ``but``: paths whose
+    end later rows tell."""
+    told: list[Touched] = []
+    for each in calls.going_on(found):
+        if each.status == "D" or each.path in but or _stands(reader, each):
+            told.append(each)
+        elif each.status != "A":
+            told.append(replace(each, status="D", path=each.was or each.path, was=None))
+    return told
+
+
+def _stands(reader: Reader, touched: Touched) -> bool:
+    with contextlib.suppress(NotFound):
+        return bool(reader.node(touched.last.node))
+    # The asker itself may have put another file there, as editors save.
+    return reader.path(_around(reader, [touched.path])) == touched.path
 
 
 def rows_since(reader: Reader, under: int, after: int) -> Iterator[Change]:

@@ -18,7 +18,7 @@ from avmfs.store.queries.outbox import Notice
 from avmfs.store.queries.pending import Behind
 from avmfs.store.rows.log_ops import OPS
 from avmfs.store.schema.tables import ROOT
-from avmfs.views.history import rows_since
+from avmfs.views.history import rows_since, standing
 from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import lines
 
@@ -60,7 +60,7 @@ def _changed_below(reader: Reader, node: int, seq: int) -> tuple[bytes, int, boo
     fold = Fold(b"" if node == ROOT else path, but_by=reader.who.name)
     for row in rows:
         fold.take(row)
-    return path, len(fold.touched()), len(rows) == _ROWS
+    return path, len(standing(reader, fold.touched())), len(rows) == _ROWS
 
 
 def shown(found: Waiting, memory: Memory) -> str:

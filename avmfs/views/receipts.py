@@ -17,6 +17,7 @@ from avmfs.memory import Memory
 from avmfs.node import Moment
 from avmfs.search.recall import Recall
 from avmfs.store.identity import OPERATOR
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.verifying import CITED, Verdict, answers, questions_of
 
@@ -62,7 +63,7 @@ def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | N
             # Changes of what stands aside count in no answer's seq: it is of the state before the next that does.
             following = reader.changes(ROOT, after_seq=seq, limit=1, newest_first=False)
             stood = following[0].seq - 1 if following else newest
-            moment = None if stood == newest else reader.moment(Moment(stood, 0))
+            moment = _before_a_ttl_ended(memory, reader) if stood == newest else reader.moment(Moment(stood, 0))
             for then in filter(None, (_answer(each)["then"] for each in known)):
                 reader.moment(Moment(then[0], 0))  # is it still kept?
         except NotFound as e:
@@ -78,6 +79,16 @@ def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | N
     listed = [_stands(memory, path, version) for path, version in notes.items()]
     told = f"{len(notes)} notes" + ("" if known else " of that question, asked the usual way")
     return [*proof, Verdict(what, None, "not replayed" if since else "replayed", _but(since) or told), *listed]
+
+
+def _before_a_ttl_ended(memory: Memory, reader: Reader) -> Moment | None:
+    """The state of the newest change, where that is not the state of now: a note is gone once its ttl has passed, and
+    has its row of the log only when it is put away."""
+    for last in reader.changes(ROOT, limit=1):
+        then = Moment(reader.newest_seq(), last.at)
+        with memory.store.reading_at(memory.who, then) as past:
+            return then if past.changed_since(1, "archive", "archive") else None
+    return None
 
 
 def _answer(asked: Asked) -> dict[str, Any]:

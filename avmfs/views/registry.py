@@ -70,7 +70,8 @@ class View:
     ``empty_write``: opening for writing and closing, or touching, is a write; text means nothing where there is no
     ``check`` then. ``once``: of what comes in several writes ``write`` gets each line once, not with those before it;
     it may say so of a text. ``past``: there is one of a node as it was, too. ``shows_bytes``: it shows a file's bytes,
-    or says something of them, so those of live content are fetched first."""
+    or says something of them, so those of live content are fetched first. ``changes``: to read it changes what others
+    see, so that a mount that only reads has none of it."""
 
     name: str
     on: frozenset[On]
@@ -80,6 +81,7 @@ class View:
     prose: bool = False
     past: bool = False
     shows_bytes: bool = False
+    changes: bool = False
     write: _Write | None = None
     check: Callable[[str], object] | None = None
     empty_write: bool = False
@@ -122,7 +124,13 @@ _VIEWS: dict[str, View] = {}
 
 
 def view(
-    name: str, *on: On, summary: str, prose: bool = False, past: bool = False, shows_bytes: bool = False
+    name: str,
+    *on: On,
+    summary: str,
+    prose: bool = False,
+    past: bool = False,
+    shows_bytes: bool = False,
+    changes: bool = False,
 ) -> Callable[[Callable[..., str | bytes | Rendered]], Callable[..., str | bytes | Rendered]]:
     """Register a reader. Its first parameter is the Context; the others, keyword-only, are the query."""
 
@@ -130,7 +138,7 @@ def view(
         if name in _VIEWS:
             raise ValueError(f"view :{name} is registered twice")
         query = Query(function, f":{name}")
-        _VIEWS[name] = View(name, frozenset(on), summary, function, query, prose, past, shows_bytes)
+        _VIEWS[name] = View(name, frozenset(on), summary, function, query, prose, past, shows_bytes, changes)
         return function
 
     return register

@@ -38,7 +38,8 @@ OF_ONE_AGENT: Final = 4  # subscriptions of one agent that are being delivered t
 EACH: Final = 16  # deliveries taken of one subscription at once
 REPORT_S: Final = 2.0  # what has been delivered is reported this often: a kill repeats what was not
 IDLE_S: Final = 3.0
-FILL_S: Final = 0.1  # between two looks at what was committed,
+SETTLE_S: Final = 0.02  # a shell saves a file in two commits, of which one look tells once (``matching``)
+FILL_S: Final = 0.08  # between two looks at what was committed,
 FILL_SHARE: Final = 9  # and so many times as long as the last one took: the writer, who queues, has others to serve
 FILL_MOST_S: Final = 10.0
 RETRY_S: Final = 1.0  # when the writer cannot be reached
@@ -155,6 +156,7 @@ class Deliverer:
         return min(pause, self._chores())
 
     def _fill(self) -> None:
+        self._stopping.wait(SETTLE_S)
         began = time.monotonic()
         self._store.match_subscriptions(self._stopping.is_set)
         ended = time.monotonic()

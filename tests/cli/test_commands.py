@@ -71,6 +71,16 @@ def test_write_read_append(avm: Shell) -> None:
     assert avm.complaint("write", "--if-version", "1", "/shared/f/new.md:tags", "z", code=2)
 
 
+def test_what_stands_in_the_way_of_a_write_is_named_whole_and_advice_fits_the_command(avm: Shell) -> None:
+    avm.run("write", "/shared/way/z.md", "x")
+    below = avm.complaint("remember", "y", "--path", "/shared/way/z.md/n.md", code=1)
+    assert below.startswith("avm: /memory/shared/way/z.md: Not a directory")
+    avm.run("write", "/shared/way/z.md:shared", "alice")
+    for new in ([], ["--new"]):
+        told = avm.complaint("write", *new, "/shared/way/z.md", "y", agent="bob", code=1)
+        assert "File exists" in told and ("leave out --new" in told) is bool(new)
+
+
 def test_bytes_go_in_and_out_as_they_are(avm: Shell) -> None:
     data = bytes(range(256)) * 50
     avm.run("write", "/private/b.bin", data=data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -221,6 +222,25 @@ def test_damage_is_in_the_log_once_however_often_it_is_met(
     said = [record.getMessage().partition(";")[0] for record in caplog.records]
     damage = [f"/memory/deliveries: its {what}" for what in ("bytes", "pages")]
     assert said == [damage[0], "outbox: no writer", damage[1], "outbox: no writer"]
+
+
+def test_a_look_sees_both_commits_of_a_save(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that redirects has the file emptied first, and what wakes us is that."""
+    deliverer = Deliverer(world.store, WebhookSettings(), (), home="/", lock=world.path.with_name("outbox.lock"))
+    world.write(ALICE, "/memory/a", b"1")
+    subscribe(world)
+    world.clock.advance(3600)
+    world.edit(ALICE, "/memory/a", ["t", 0], handle=1)
+
+    def meanwhile(seconds: float) -> bool:
+        world.edit(ALICE, "/memory/a", ["w", 0, b"saved"], handle=1)
+        return False
+
+    monkeypatch.setattr(deliverer._stopping, "wait", meanwhile)
+    deliverer._fill()
+    os.close(deliverer._lock)
+    assert (world.document(ALICE, "/memory/a").head, world.node(ALICE, "/memory/a").size) == (2, 5)
+    assert state(world) == (0, 1, 0)
 
 
 def test_a_hook_that_fails_is_logged_and_not_repeated(

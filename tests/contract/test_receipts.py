@@ -130,6 +130,25 @@ def test_a_receipt_alone_says_which_notes_it_was_of(home: Home) -> None:
     bob.close()
 
 
+@pytest.mark.parametrize("given_before", [True, False], ids=["ttl after the answer", "ttl before the answer"])
+def test_an_answer_of_what_has_expired_since_is_not_replayed_though_nobody_has_put_that_away(
+    home: Home, given_before: bool
+) -> None:
+    alice = home.door("alice")
+    ttl = {"path": "/shared/plan.md:ttl", "data": b"1s\n"}
+    if not given_before:
+        alice.call("write", **ttl)
+    given = alice.call("recall", q=ASKED)["text"]
+    assert "Envoy" in given
+    if given_before:
+        alice.call("write", **ttl)
+    while any(each["name"] == "plan.md" for each in alice.call("entries", path="/shared")):
+        time.sleep(0.05)
+    for text in (given, receipt(given)):
+        assert "not replayed" in states(alice.call("verify", text=text, q=ASKED, replay=True)), text
+    alice.close()
+
+
 def test_a_number_of_a_state_that_is_yet_to_come_is_not_told_from_another(home: Home) -> None:
     alice = home.door("alice")
     newest = int(receipt(alice.call("recall", q=ASKED)["text"]).partition(":")[0])

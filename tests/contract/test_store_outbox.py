@@ -107,6 +107,22 @@ def test_each_change_below_the_pattern_is_told_in_order_and_nothing_else(world: 
     ]
 
 
+@pytest.mark.parametrize("url", [URL, None])
+def test_a_save_by_a_shell_is_told_once(world: World, url: str | None) -> None:
+    """It closes a copy of the handle first, with the file emptied and nothing written yet."""
+    world.write(ALICE, "/memory/a", b"1")
+    world.write(ALICE, "/memory/b", b"1")
+    subscribe(world, BOB, "/memory/*", url=url)
+    for number in (2, 3):
+        world.clock.advance(3600)
+        world.edit(ALICE, "/memory/a", ["t", 0], handle=number)
+        world.edit(ALICE, "/memory/b", ["t", 0], handle=number)
+        world.edit(ALICE, "/memory/a", ["w", 0, b"saved"], handle=number)
+        assert world.document(ALICE, "/memory/a").head == number
+    found = notices(world, BOB) if url is None else told(take(world))
+    assert found == [("write", "/memory/b"), ("write", "/memory/a")] * 2
+
+
 def test_every_delivery_has_an_id_that_stays_until_it_is_made(world: World) -> None:
     subscribe(world, BOB, "/memory/*")
     for n in range(3):
@@ -350,6 +366,40 @@ def test_throttled_tells_the_last_state_of_a_path_once_in_its_time(world: World)
     third = take(world)
     assert told(third) == [("write", "/memory/a")]
     assert third[0]["deliveries"][0]["events"][0][5] == world.document(ALICE, "/memory/a").head
+
+
+def last_states(world: World) -> dict[str, str]:
+    """What a receiver that keeps the last event of each path has in the end."""
+    states: dict[str, str] = {}
+    for _ in range(2):
+        taken = take(world)
+        states |= {path: event for event, path in told(taken)}
+        done(world, taken)
+        world.clock.advance(61)
+    return states
+
+
+@pytest.mark.parametrize("how", ["throttled", "digest"])
+def test_the_last_state_of_a_path_whose_file_has_another_name_is_that_it_is_gone(world: World, how: str) -> None:
+    subscribe(world, BOB, "/memory/*", how, every=MINUTE)
+    world.write(ALICE, "/memory/a", b"1")
+    world.mkdir(ALICE, "/memory/d")
+    world.write(ALICE, "/memory/d/x", b"1")
+    done(world, take(world))
+    world.clock.advance(5)
+    world.write(ALICE, "/memory/a", b"2")
+    world.write(ALICE, "/memory/d/x", b"2")
+    done(world, take(world))
+    world.rename(ALICE, "/memory/a", "/memory/b")
+    world.rename(ALICE, "/memory/d", "/memory/e")
+    states = last_states(world)
+    assert (states["/memory/a"], states["/memory/b"]) == ("remove", "rename")
+    assert (states["/memory/d"], states["/memory/e"]) == ("remove", "rename")
+    assert "/memory/d/x" not in states
+    world.write(ALICE, "/memory/b.tmp", b"3")  # as editors save
+    world.rename(ALICE, "/memory/b.tmp", "/memory/b")
+    states = last_states(world)
+    assert (states["/memory/b"], states["/memory/b.tmp"]) == ("rename", "remove")
 
 
 def test_a_name_that_is_no_text_holds_nothing_up(world: World) -> None:

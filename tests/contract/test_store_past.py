@@ -1382,3 +1382,15 @@ def test_of_a_file_that_was_saved_by_rename_more_often_than_is_kept_the_old_byte
     with world.store.reading_at(ALICE, first) as reader:
         assert b"/memory/f.new" in [entry.path for entry, _ in reader.listing(there, limit=9, offset=0)[0]]
     list(traces.of(world.path, "whatever"))  # looks at every version
+
+
+def test_what_has_expired_counts_as_not_searched_before_it_is_put_away_too(world: World) -> None:
+    node, hers = world.write(ALICE, "memory/log", b"apple\n"), memory(world, ALICE)
+    then = hers.at(Moment(world.seq(), world.now))
+    world.do(ALICE, "set_ttl", node=node, expires=world.now + 10**10)
+    assert "all of it was searched" in then.unsearched()
+    world.now += 10**11
+    for _ in range(2):
+        assert then.search("apple", mode="lexical").hits == ()
+        assert ": 1 file of then, changed or gone since, could not be searched" in then.unsearched()
+        world.store.submit(OPERATOR, "reap_expired")

@@ -625,10 +625,12 @@ def test_a_read_only_mount_reads_everything_and_changes_nothing(world: World, pl
         (os.symlink, "x", there / "s"),
         (echo, "tag", view(there / "f", ":tags")),
         (echo, "hello", world.mounts["carol"] / "tell/alice"),
+        (cat, view(there, ":next")),
     ):
         assert code_of(function, *arguments) == errno.EROFS, function
     assert sh(f"echo no > {quoted(there / 'f')}", check=False).returncode != 0
     assert (place.alice / "f").read_text() == "as it is"
+    assert cat(view(place.alice / "f", ":claim")) == "(unclaimed)\n"
     (place.alice / "f").write_text("changed")
     until(lambda: (there / "f").read_text() == "changed")
     assert sorted(os.listdir(there)) == ["d", "f"]

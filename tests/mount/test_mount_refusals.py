@@ -170,6 +170,22 @@ def test_a_child_that_closes_what_it_inherited_has_told_nobody(path: Path) -> No
         is_old(path)
 
 
+@pytest.mark.parametrize("how", [closes, fsyncs, None], ids=["close", "fsync", "append"])
+@pytest.mark.parametrize("agent", ["alice", "bob"])
+def test_its_reason_is_in_error_and_no_earlier_one(
+    world: World, path: Path, agent: str, how: Callable[[int], str] | None
+) -> None:
+    root = world.mounts[agent]
+    for _ in range(2):
+        assert errno_of(os.open, root / ":recall?max_tokens=x", os.O_RDONLY) == "EINVAL"
+        assert "'q' is required" in cat(root / ":error")
+        with opened(path if agent == "alice" else other(path), ONLY | (0 if how else os.O_APPEND)) as (one,):
+            said = errno_of(os.write, one, TOO_MUCH)
+            assert (how(one) if how else said) == "EDQUOT"
+        assert f"alice may have {ROOM} bytes" in (told := cat(root / ":error"))
+        assert ("this would be more" in told) == (agent == "bob")
+
+
 def test_a_record_appended_meanwhile_is_refused_by_its_write_and_taken_afterwards(path: Path) -> None:
     with opened(path, ONLY, ONLY | os.O_APPEND) as (one, log):
         os.pwrite(one, TOO_MUCH, 0)

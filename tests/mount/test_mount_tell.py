@@ -100,6 +100,12 @@ def test_a_bad_answer_is_an_error_of_the_command_that_writes_it(alice: Path, bob
     assert said in cat(alice / ":error") and bodies(bob) == []
 
 
+def test_the_reason_is_still_there_when_a_library_has_written_again_while_it_closed(alice: Path) -> None:
+    with pytest.raises(OSError, match="Invalid"), (alice / "tell/bob?re=99999").open("w") as mailbox:
+        mailbox.write("hello")
+    assert "no message #99999" in cat(alice / ":error")
+
+
 def test_a_full_mailbox_is_an_error_of_echo(alice: Path, bob: Path) -> None:
     done = sh("for i in $(seq 63); do echo m$i > tell/bob || echo refused; done", cwd=alice, check=False)
     assert done.stdout.split() == ["refused"] * 3 and "Disk quota exceeded" in done.stderr

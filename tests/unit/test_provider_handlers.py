@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import os
 import sqlite3
 import stat
@@ -203,6 +204,22 @@ def test_a_query_binds_what_is_asked(database: Path) -> None:
     for value in ("' or 1=1 --", 'NVDA"; drop table price; --'):
         with pytest.raises(NotFound):
             read("sqlite", config, symbol=value)
+
+
+def test_what_sqlite_has_and_text_has_not(tmp_path: Path) -> None:
+    at = {"database": str(tmp_path / "d.db")}
+    with contextlib.closing(sqlite3.connect(at["database"])) as db:
+        db.executescript("create table t(id, v); insert into t values('b', x'ff00'), ('n', null), ('i', 9e999)")
+    one = {**at, "query": "select v from t where id = :id"}
+    assert [read("sqlite", one, id=which) for which in "bn"] == [b"\xff\x00", b""]
+    query = "select id, v from t order by id desc"
+    said = [json.loads(line) for line in read("sqlite", {**at, "query": query}).splitlines()]
+    assert said == [{"id": "n", "v": None}, {"id": "i", "v": None}, {"id": "b", "v": "\ufffd\0"}]
+    table = read("sqlite", {**at, "query": query, "format": "csv"}).decode()
+    assert table == "id,v\nn,\ni,\nb,\ufffd\0\n"
+    names = find_handler("sqlite")({**one, "list": "select v from t where id <> 'i'", "search": "select null"})
+    asked = Context("/live/x", {}, 60.0, 10_000, {})
+    assert (names.list("/live/x", asked), names.search("/live/x", "q", asked)) == (["\ufffd\0"], [])
 
 
 @pytest.mark.parametrize(

@@ -410,6 +410,41 @@ def test_where_a_directory_has_been_out_of_sight_is_not_told(world: World) -> No
     assert bob.cat("/shared/q/:delta").splitlines()[:-1] == ["# 1 changed path", "A /memory/shared/q/a.md"]
 
 
+@pytest.mark.parametrize("page", [200, 2])
+def test_what_has_expired_is_gone_before_it_is_put_away(
+    world: World, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PAGE", page)
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for name in ("kept", "ends", "moves"):
+        write(world, "one\n", f"/shared/d/{name}.md")
+    bob.cat("/shared/d/:delta")
+    write(world, "two\n", "/shared/d/kept.md")
+    write(world, "two\n", "/shared/d/ends.md")
+    write(world, "new\n", "/shared/d/brief.md")
+    alice.memory.rename(b"/shared/d/moves.md", b"/shared/d/moved.md")
+    for name in ("ends", "brief", "moved"):
+        alice.echo("5m\n", f"/shared/d/{name}.md:ttl")
+    world.clock.pass_(6)
+    assert "3 files changed by others" in bob.cat("/:pending")
+    told: list[str] = []
+    while (found := bob.cat("/shared/d/:delta").splitlines()) != ["(no changes)"]:
+        told += found[1:-1]
+    gone = {"D /memory/shared/d/ends.md", "D /memory/shared/d/moves.md"}
+    assert [line for line in told if not line.startswith("D ")] == ["M /memory/shared/d/kept.md"]
+    assert gone <= set(told) and (page < 200 or len(told) == 3)
+
+
+def test_what_the_asker_has_put_another_file_over_is_not_gone(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    write(world, "one\n", "/shared/d/a.md")
+    bob.cat("/shared/d/:delta")
+    write(world, "two\n", "/shared/d/a.md")
+    alice.memory.delete("/shared/d/a.md", permanently=True)
+    write(world, "mine\n", "/shared/d/a.md", agent="bob")
+    assert not any(line.startswith("D ") for line in bob.cat("/shared/d/:delta").splitlines())
+
+
 def test_changes_are_told_page_by_page_and_none_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "PAGE", 3)
     monkeypatch.setattr(history, "_ROWS", 4)

@@ -131,7 +131,7 @@ def _gather(tx: Tx, one: Subscription, room: _Room, found: list[Event]) -> None:
     else:
         tx.db.execute(
             "insert into outbox(subscription, message, state, due, events, size, at) values(?, ?, ?, 0, ?, ?, ?)",
-            (one.id, message_id(one.id, found[0].seq), PIECE, pack(found), len(found), tx.now),
+            (one.id, message_id(one.id, found[0]), PIECE, pack(found), len(found), tx.now),
         )
     if sum(size for _, size, state in rows if state == PIECE) >= PIECES_EVENTS:
         assemble(tx, one.id)
@@ -175,7 +175,7 @@ def _add(tx: Tx, one: Subscription, room: _Room, deliveries: Sequence[tuple[list
         late = not room.take()
         crowded = crowded or late
         state, error = (DEAD, "too many deliveries wait already") if late else (OPEN, None)
-        message = message_id(one.id, events[0].seq)
+        message = message_id(one.id, events[0])
         tx.db.execute(
             "insert into outbox(subscription, message, state, due, path, events, size, at, error)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -340,16 +340,15 @@ def _edit(item: list[Any]) -> Edit:
 def descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
     """The directory of that name in another one, which is made where there is none and ``make_parents``."""
     found = namespace.occupant(tx, directory, name)
-    if found is None:
-        if not make_parents:
-            raise NotFound(path=paths.text(name))
-        _mode_allows(tx, directory, paths.text(name))
+    if found is not None and found.scope in tx.visible and found.kind is Kind.DIRECTORY:
+        return found
+    where = paths.text(paths.join((*tx.parts(directory.id), name)))
+    if found is None and make_parents:
+        _mode_allows(tx, directory, where)
         return namespace.make(tx, tx.directory(directory.id), name, Kind.DIRECTORY, 0o755)
-    if found.scope not in tx.visible:
-        raise NotFound(path=paths.text(name))
-    if found.kind is not Kind.DIRECTORY:
-        raise NotDirectory(path=paths.text(name))
-    return found
+    if found is None or found.scope not in tx.visible:
+        raise NotFound(path=where)
+    raise NotDirectory(path=where)
 
 
 def _write_new(tx: Tx, path: list[bytes], data: bytes, sources: list[str] | None = None) -> dict[str, Any]:

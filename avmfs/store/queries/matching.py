@@ -44,19 +44,25 @@ def unmatched(db: apsw.Connection, limit: int = LOOKED_AT) -> Unmatched | None:
 
 
 def matched(these: Unmatched) -> dict[str, Any]:
-    """What of it is for whom, as ``outbox_fill`` takes it: of each row and subscription at most one event, at its place
-    and visible to it. Asks the database nothing."""
+    """What of it is for whom, as ``outbox_fill`` takes it: of each row and subscription at most one event, or two that
+    are told by path, at its place and visible to it. Asks the database nothing."""
     sees: dict[tuple[Principal, int], bool] = {}
     asked = [(prefix_of(one.place), one, one.who) for one in these.subscriptions]
     events: list[Event] = []
     found: dict[int, list[int]] = {}
     count = characters = upto = 0
+    # A shell that redirects closes a copy of the handle first, and so commits that the file is empty: what is written
+    # then is the same version. Of what an agent made of a version meanwhile the last is told.
+    last = {row[2:8]: row[0] for row in these.rows}  # all but the number, the time and where it was before
     for row in these.rows:
+        upto = row[0]
+        if row[2] == "write" and last[row[2:8]] != upto:
+            continue
         told: set[int] = set()
         for event in of_row(*row):
             path, wanted = event.path, False  # most patterns are about other places: what a hundred of them cost is
             for one, who in [(one, who) for prefix, one, who in asked if path.startswith(prefix)]:  # this line
-                if event.seq <= one.since or one.id in told:
+                if event.seq <= one.since or (one.id in told and not one.by_path):
                     continue
                 key = who, event.scope
                 if key not in sees:
@@ -71,7 +77,6 @@ def matched(these: Unmatched) -> dict[str, Any]:
                 events.append(event)
                 characters += len(path)
         count += len(told)
-        upto = row[0]
         if count >= FOUND or characters >= CHARACTERS:
             break
     return {"after": these.after, "upto": upto, "events": pack(events), "found": [[*item] for item in found.items()]}

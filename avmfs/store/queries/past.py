@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from itertools import chain
 from typing import Any, Final
 
 import apsw
@@ -390,8 +391,9 @@ class PastReader(Reader):
         if held is None or held[0].document is None:
             return None
         now: Any = self._db.execute(
-            "select head, size, scope from document join node on node.id = node where document.id = ? and node = ?",
-            (held[0].document, node),
+            "select head, size, scope from document join node on node.id = node where document.id = ? and node = ?"
+            " and (expires is null or expires > ?)",
+            (held[0].document, node, self.now),
         ).fetchone()  # of one version more may have been appended since
         same = now is not None and now[:2] == (held[1], held[0].size) and now[2] in self.visible.searched(among)[0]
         return self.path(node) if same and self._looked_at(held[0], aside) else None
@@ -416,10 +418,13 @@ class PastReader(Reader):
         rows = self._db.execute(
             f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc", (self.then.seq,)
         )
+        expired = self._db.execute(  # and not put into the past yet
+            f"{_NOW} where expires <= ? and since <= ? and kind = {int(Kind.FILE)}", (self.now, self.then.seq)
+        )
         found = 0
-        with contextlib.closing(rows):  # as in Reader.changes
-            for row in calls.going_on(rows):
-                node = self._taken(None, row)
+        with contextlib.closing(expired), contextlib.closing(rows):  # as in Reader.changes
+            for node in chain((self._taken(row, None) for row in expired), (self._taken(None, row) for row in rows)):
+                calls.go_on()
                 if node is None or self.path_unchanged(node.id, aside, among) is not None:
                     continue
                 found += self._looked_at(node, aside)

@@ -35,6 +35,11 @@ class Subscription:
         """Whose eyes it sees with: its agent's, however it was made. A hook's are the operator's."""
         return Principal("avmfs", operator=True) if self.agent == HOOKS else Principal(self.agent)
 
+    @property
+    def by_path(self) -> bool:
+        """Whether it is told of each path the last state: also that what was there has another name now."""
+        return self.mode in ("throttled", "digest")
+
     def wants(self, event: Event) -> bool:
         if self.hook is not None:
             return json.loads(self.hook)["event"] in ("any", event.event) and not event.path.startswith(MAIL)

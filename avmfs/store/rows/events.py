@@ -105,7 +105,7 @@ def of_row(
     seq: int, at: int, op: str, by: str, node: int, version: int | None, scope: int, path: bytes, other: bytes | None
 ) -> tuple[Event, ...]:
     """What a row of the log may be to a subscriber: the first of these that its pattern is about. The old name of a
-    rename is told where the new one is not what was asked for."""
+    rename is told where the new one is not what was asked for, and to who is told of paths (``by_path``)."""
     if op in _SILENT or not path:
         return ()
     event = Event(seq, at, op, paths.text(path), node, version, scope, by)
@@ -114,8 +114,9 @@ def of_row(
     return (event,)
 
 
-def message_id(subscription: int, seq: int) -> str:
-    """Of the delivery that begins with this change: the same if power loss makes us find it again. Keyed with what
+def message_id(subscription: int, first: Event) -> str:
+    """Of the delivery that begins with this event: the same if power loss makes us find it again. Keyed with what
     nobody outside knows, so that it tells nothing of how many changes there were."""
-    digest = hmac.digest(subscription.to_bytes(8, "big"), seq.to_bytes(8, "big"), hashlib.sha256)
+    begins = first.seq.to_bytes(8, "big") + paths.raw(first.path)  # a rename may be an event of two paths
+    digest = hmac.digest(subscription.to_bytes(8, "big"), begins, hashlib.sha256)
     return "msg_" + base64.b32encode(digest[:15]).decode().lower()
