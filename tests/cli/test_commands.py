@@ -587,7 +587,9 @@ def test_check_fails_where_a_provider_cannot_be_made() -> None:
         (where / "config/config.yaml").chmod(0o600)
         checked = daemon_check(Shell(environment(where)))
         assert (checked.returncode, checked.stdout) == (1, "")
-        assert "config.yaml: providers[0].handler: no handler 'no_such_handler'" in checked.stderr
+        said = "config.yaml: providers[0].handler: no handler 'no_such_handler'"
+        assert said in checked.stderr
+        assert said in Shell(environment(where)).out("config", "check", agent=None, code=1)
 
 
 def test_a_store_behind_a_symlink_is_one_store_by_both_names() -> None:
