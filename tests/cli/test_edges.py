@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 import time
@@ -342,3 +343,19 @@ def test_a_name_or_a_question_with_a_time_in_it_stays_as_it_is(world: World) -> 
         assert shell.out("read", f"/shared/{name}") == "kept"
     question = {"path": "/:recall?q=what is :changes?since=2026-03-01T12:00"}
     assert times.told(question) == question
+
+
+def test_a_folder_is_not_exported_to_stdout(alone: Shell) -> None:
+    alone.run("write", "/private/a.md", "a secret")
+    assert "a folder cannot go to stdout" in alone.complaint("export", "markdown", "-", code=2)
+    code, said, _ = bash(alone, 'cd "$AVM_DATA_DIR" && $P export markdown - ; test ! -e ./-')
+    assert (code, said) == (0, "")
+    assert '"a secret"' in alone.out("export", "jsonl", "-", "/private")
+
+
+def test_a_command_that_is_told_can_be_pasted(alone: Shell) -> None:
+    for name, day in (("a", "Monday"), ("$(touch HIT);b", "Tuesday")):
+        done = alone.run("remember", f"The release freeze begins on {day}.", "--path", f"/shared/my notes/{name}.md")
+    (command,) = re.findall(r"avm (link .*)", done.stderr.decode())
+    code, said, _ = bash(alone, f'cd "$AVM_DATA_DIR" && $P {command} && test ! -e HIT')
+    assert code == 0 and "supersedes" in said
