@@ -359,3 +359,26 @@ def test_a_command_that_is_told_can_be_pasted(alone: Shell) -> None:
     (command,) = re.findall(r"avm (link .*)", done.stderr.decode())
     code, said, _ = bash(alone, f'cd "$AVM_DATA_DIR" && $P {command} && test ! -e HIT')
     assert code == 0 and "supersedes" in said
+
+
+@pytest.mark.parametrize(
+    ("into", "refused"),
+    [
+        (None, ["x:meta"]),
+        ("/index/x", ["n.md", "x:meta"]),
+        ("/tell/bob", ["n.md", "x:meta"]),
+        ("/memory/private/bob/x", ["n.md", "x:meta"]),
+        ("/shared/is a file.md", ["n.md", "x:meta"]),
+    ],
+)
+def test_a_dry_run_refuses_what_the_import_does(
+    world: World, tmp_path: Path, into: str | None, refused: list[str]
+) -> None:
+    avm = Shell(world.environ)
+    for name in ("n.md", "x:meta"):
+        (tmp_path / name).write_text("x")
+    avm.run("write", "/shared/is a file.md", "x")
+    asked = ["import", "obsidian", str(tmp_path), *([] if into is None else ["--into", into]), "--json"]
+    dry, real = (json.loads(avm.out(*asked, *more, code=1)) for more in (["-n"], []))
+    assert [each["where"] for each in dry["refused"]] == [each["where"] for each in real["refused"]] == refused
+    assert dry["added"] == real["added"]
