@@ -28,7 +28,7 @@ def export_(format: str, out: Path, path: str) -> None:
     """Write all that you see below PATH to OUT: as tar (.tar.gz), jsonl, markdown (a new folder) or git.
 
     OUT may be - for stdout, but for a folder. avm export git - | git -C REPO fast-import makes a history with the
-    agents as authors.
+    agents as authors, on the branch main.
     """
     chosen = formats.found(format, formats.writers())
     with door() as memory:
