@@ -282,6 +282,8 @@ def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     assert (first, second) == ("/memory/shared/same-title.md", "/memory/shared/same-title-2.md")
     assert avm.out("read", first) == "first\n" and avm.out("read", second) == "second\n"
     assert avm.out("remember", "x", "--path", "/shared/same-title.md").strip() == "/memory/shared/same-title-3.md"
+    for slip in ("Private", "privat", "pirvate", "SHARED"):
+        assert "/shared/team" in avm.complaint("remember", "my secret", "-n", slip, code=2)
     third = avm.out("remember", "x", "-n", "projects", "--title", "Räder & Zeug").strip()
     assert third == "/memory/shared/projects/räder-zeug.md"
     said = parsed(avm, "remember", "-", data=b"from stdin\n")
