@@ -269,8 +269,8 @@ class AVM(Collaboration, CodeIndex):
         dry_run: bool = False,
     ) -> builtins.list[str]:
         """Forget for good what is below a path, has a tag, was made by an author or has not been changed since an ISO
-        8601 time, with its past and every trace; it cannot be undone. Returns the paths, the first 1000; with
-        ``dry_run`` what it would be."""
+        8601 time (local unless it has an offset), with its past and every trace; it cannot be undone. Returns the
+        paths, the first 1000; with ``dry_run`` what it would be."""
         named = {"path": path, "tag": tag, "author": author, "before": before}
         found = self._door.call("purge", **named)
         if not dry_run and found["count"]:

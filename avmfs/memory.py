@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -295,8 +296,9 @@ class Memory:
         parts = self.real_parts(paths.raw(namespace))
         if parts[:1] == (paths.MEMORY,):
             return parts
-        if namespace.startswith("/"):
-            raise Invalid(f"namespace {namespace!r}: expected private, shared, or a directory below /memory")
+        # A slip of the pen would make a directory of all agents, with what was to be private in it.
+        if namespace.startswith("/") or get_close_matches(namespace.lower(), ("private", "shared"), 1, 0.85):
+            raise Invalid(f"namespace {namespace!r}: expected private, shared, or a directory, such as /shared/team")
         return (paths.MEMORY, paths.SHARED, *parts)
 
     def move(self, source: str, target: str) -> list[tuple[bytes, bytes]]:

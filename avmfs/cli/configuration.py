@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from avmfs_config import Paths, check, load_mounts, load_settings
+from avmfs_config import ConfigError, Paths, check, load_mounts, load_settings
 from avmfs_config.document import read_document
 
 from avmfs.cli.main import Command, CommandGroup, Globals, subcommand
 from avmfs.cli.session import locations, show
+from avmfs.providers.handler import check_providers
 from avmfs.text.escapes import visible
 
 
@@ -60,7 +61,13 @@ def config_(ctx: click.Context) -> None:
 def check_(ctx: click.Context) -> None:
     """Check mounts.yaml and config.yaml; exit 1 with file, key and reason when one cannot be used."""
     where = locations()
-    problems = [str(problem) for problem in check(where, os.environ)]
+    found = check(where, os.environ)
+    if where.config_file.name not in {each.file for each in found}:
+        try:
+            check_providers(where.config_file.name, load_settings(where.config_file, os.environ).providers)
+        except ConfigError as e:
+            found.append(e)
+    problems = [*dict.fromkeys(map(str, found))]
     if not where.mounts_file.exists():  # commands need none; a daemon does
         problems = [each for each in problems if not each.startswith(where.mounts_file.name)]
     says = "ok\n" if not problems else "".join(f"{visible(problem)}\n" for problem in problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -143,7 +144,7 @@ def remember_(
         print(says, file=sys.stderr)
     for other in () if ctx.obj.as_json else made["contradicts"]:
         says = f"{other['handle']} {escaped(other['path'])} seems to say something else; if it no longer holds"
-        print(f"{says}: avm link {escaped(made['path'])} {other['handle']} supersedes", file=sys.stderr)
+        print(f"{says}: avm link {shlex.quote(escaped(made['path']))} {other['handle']} supersedes", file=sys.stderr)
 
 
 @subcommand("stats", "Counts of what you may see, as JSON.")

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -75,7 +76,7 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         show(value, f"{name} is mounted at {escaped(str(target))}; {how}\n")
         sys.stdout.flush()
 
-    with _alone(where, f"avm-daemon add {name} {mountpoint}"):
+    with _alone(where, f"avm-daemon add {name} {shlex.quote(str(mountpoint))}"):
         try:
             listing.touch(0o600)
             listing.write_text(json.dumps({"mounts": [entry]}))

@@ -24,7 +24,7 @@ _AGAIN_S = 0.5
 @click.argument("path", required=False)
 @click.option("--tag", help="Only what has this tag.")
 @click.option("--author", metavar="AGENT", help="Only what this agent has made.")
-@click.option("--before", metavar="TIME", help="Only what has not been changed since (ISO 8601).")
+@click.option("--before", metavar="TIME", help="Only what has not been changed since (ISO 8601, local).")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be forgotten, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--verify", metavar="STRING", help="Look for these bytes in every file of the store; - reads stdin.")

@@ -27,7 +27,8 @@ _SHOWN = 1000  # lines of a list
 def export_(format: str, out: Path, path: str) -> None:
     """Write all that you see below PATH to OUT: as tar (.tar.gz), jsonl, markdown (a new folder) or git.
 
-    OUT may be - for stdout. avm export git - | git -C REPO fast-import makes a history with the agents as authors.
+    OUT may be - for stdout, but for a folder. avm export git - | git -C REPO fast-import makes a history with the
+    agents as authors, on the branch main.
     """
     chosen = formats.found(format, formats.writers())
     with door() as memory:

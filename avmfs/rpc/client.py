@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from avmfs import wire
 from avmfs.errors import NO_TEXT, Busy, Invalid, TooBig, from_wire
+from avmfs.rpc import times
 
 WAIT_S = 30.0  # that one call of ``inbox`` waits: nobody's thread is held for long by a client that is gone
 REQUEST_LIMIT = 16 * 1024 * 1024  # bytes; the door hangs up on more
@@ -87,7 +88,7 @@ class RemoteDoor:
         with self._mutex:
             self._number += 1
             try:
-                request = wire.frame({"id": self._number, "method": method, "arguments": arguments})
+                request = wire.frame({"id": self._number, "method": method, "arguments": times.told(arguments)})
             except UnicodeEncodeError:
                 raise Invalid(f"{method}: {NO_TEXT}") from None
             except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep

@@ -20,6 +20,7 @@ from avmfs_config.gossip import is_loopback
 
 from avmfs import wire
 from avmfs.errors import NO_TEXT, AvmError, Busy, Denied, Invalid, NotFound, TooBig, from_wire
+from avmfs.rpc import times
 from avmfs.rpc.client import REQUEST_LIMIT
 
 TIMEOUT_S: Final = 120.0
@@ -73,7 +74,7 @@ class HttpDoor:
         """The method's result. Raises what it raised; Busy when the service went away; TooBig for more bytes than it
         takes at once."""
         try:
-            body = wire.pack(arguments)
+            body = wire.pack(times.told(arguments))
         except UnicodeEncodeError:
             raise Invalid(f"{method}: {NO_TEXT}") from None
         except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep

@@ -6,17 +6,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from avmfs import calls, paths, wire
-from avmfs.errors import AvmError, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound, Stale
+from avmfs.access import Access
+from avmfs.errors import AvmError, Denied, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
 from avmfs.store.commands.documents import check_tag
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.schema.tables import ROOT
 
 PAGE = 1000  # nodes of one answer
 PUT = 500  # of one transaction: others wait meanwhile
@@ -70,15 +73,16 @@ def records(
 
 
 @method
-def put(memory: Memory, items: list[Any]) -> list[Any]:
+def put(memory: Memory, items: list[Any], dry: bool = False) -> list[Any]:
     """Bring files, directories and symlinks in: each with what the store's command ``put`` takes, ``path`` as text. For
-    each None, or why not: [errno, reason]. All in one transaction, or, where one is refused, each in its own."""
+    each None, or why not: [errno, reason]. All in one transaction, or, where one is refused, each in its own. ``dry``:
+    nothing is brought in, and of each only its place and tags are judged."""
     if len(items) > PUT:
         raise Invalid(f"{len(items)} items: at most {PUT} at a time")
     made: list[dict[str, Any]] = []
     answers: list[list[Any] | None] = [None] * len(items)
     numbers: list[int] = []
-    if not memory.who.operator:  # who restores a store needs no space of its own in it
+    if not memory.who.operator and not dry:  # who restores a store needs no space of its own in it
         memory.enroll()
     for number, item in enumerate(items):
         try:
@@ -88,10 +92,14 @@ def put(memory: Memory, items: list[Any]) -> list[Any]:
             if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
                 raise Invalid(f"item {number}: tags: expected a list of text")
             where = memory.real_parts(paths.raw(item["path"]))
+            if dry:
+                _require_place(memory, where)
             made.append({**item, "path": list(where), "tags": sorted(map(check_tag, tags))})
             numbers.append(number)
         except AvmError as e:
             answers[number] = [e.code, e.reason]
+    if dry:
+        return answers
     try:
         memory.submit("put_many", items=made)
     except AvmError:
@@ -101,6 +109,28 @@ def put(memory: Memory, items: list[Any]) -> list[Any]:
             except AvmError as e:
                 answers[number] = [e.code, e.reason]
     return answers
+
+
+def _require_place(memory: Memory, where: tuple[bytes, ...]) -> None:
+    """Raises why nothing could be put there: its name, what stands in the way, or whose it is."""
+    shown = paths.text(paths.join(where))
+    if len(where) < 2 or where[0] != paths.MEMORY:
+        raise Invalid("not below /memory", shown)
+    paths.check_path(where)
+    for name in where:
+        paths.check_name(name)
+    with memory.reading() as reader:
+        node: Node | None = reader.node(ROOT)
+        for name in where:
+            if node is not None and node.kind is not Kind.DIRECTORY:
+                raise NotDirectory(path=shown)
+            node = None if node is None else reader.child(node.id, name)
+        if node is not None:
+            may = memory.store.cached_writable(memory.who, node.scope)
+        else:  # what a key leaves of its agent's rights is known of what is there
+            may = reader.people.policy().scope(where).access(replace(memory.who, key=None)) is Access.WRITE
+    if not may:
+        raise Denied("not writable for you", shown)
 
 
 @method

@@ -68,7 +68,9 @@ def beside(name: str, end: str) -> str:
 
 
 def new_folder(path: Path) -> Path:
-    """A folder with nothing in it. Raises Exists where there is something."""
+    """A folder with nothing in it. Raises Exists where there is something, Invalid for stdout."""
+    if path == Path("-"):
+        raise Invalid("a folder cannot go to stdout: name one, or take tar, jsonl or git")
     make_folder(path)
     if any(path.iterdir()):
         raise Exists("the folder is not empty: name a new one (a folder is kept in step by avm sync)", os.fspath(path))

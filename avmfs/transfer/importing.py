@@ -233,7 +233,10 @@ class Import:
     def _flush(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         answers: list[Any] = [None] * len(waiting)
-        if not self._dry and waiting:
+        if self._dry and waiting:
+            asked = [{"path": where, "tags": item["tags"]} for _, where, item in waiting]
+            answers = self._door.call("put", items=asked, dry=True)
+        elif waiting:
             items, numbers = [], []
             for number, (record, where, item) in enumerate(waiting):
                 try:

@@ -19,7 +19,7 @@ from avmfs.search.recall import Recall
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
-from avmfs.views.verifying import CITED, Verdict, answers, questions_of
+from avmfs.views.verifying import CITED, TO_COME, Verdict, answers, questions_of
 
 RECEIPT: Final = re.compile(r"\s*(\d{1,15}):(\d{6})\s*")
 ALL: Final = 200_000  # tokens
@@ -50,8 +50,9 @@ def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | N
     what = f"answer of seq={seq}"
     with memory.store.reading(memory.who) as reader:
         newest = reader.newest_seq()
-        # Of a state that is yet to come a guess would be confirmed in time for a note that is written then.
-        asked = [*questions_of(memory, seq, nonce, question)] if seq <= newest else []
+        if seq > newest:  # a guess would be confirmed in time for a note that is written then
+            return [Verdict(what, None, "forged", TO_COME)]
+        asked = [*questions_of(memory, seq, nonce, question)]
         if not asked:
             if question is not None:
                 return [Verdict(what, None, "forged", "this memory did not give it to you for that question")]

@@ -42,6 +42,7 @@ _FRAME: Final = re.compile(
 _QUOTED: Final = re.compile(r" (.*(?:\n  .*)*)")
 _DAY: Final = re.compile(r"\d{1,2}(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)(?:\d\d)? ")
 STANDS: Final = "stands"
+TO_COME: Final = "it names a state that is yet to come"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,9 @@ def answers(text: str) -> list[_Answer]:
 
 def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -> Verdict:
     what = f"answer of seq={given.seq}"
-    asked = next(questions_of(memory, given.seq, given.nonce, question), None) if given.seq <= newest else None
+    if given.seq > newest:
+        return Verdict(what, None, "forged", TO_COME)
+    asked = next(questions_of(memory, given.seq, given.nonce, question), None)
     if asked is None and question is None:
         return Verdict(what, None, "not proved", "for that its question is needed")
     if asked is not None:

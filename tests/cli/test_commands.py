@@ -292,6 +292,8 @@ def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     assert (first, second) == ("/memory/shared/same-title.md", "/memory/shared/same-title-2.md")
     assert avm.out("read", first) == "first\n" and avm.out("read", second) == "second\n"
     assert avm.out("remember", "x", "--path", "/shared/same-title.md").strip() == "/memory/shared/same-title-3.md"
+    for slip in ("Private", "privat", "pirvate", "SHARED"):
+        assert "/shared/team" in avm.complaint("remember", "my secret", "-n", slip, code=2)
     third = avm.out("remember", "x", "-n", "projects", "--title", "Räder & Zeug").strip()
     assert third == "/memory/shared/projects/räder-zeug.md"
     said = parsed(avm, "remember", "-", data=b"from stdin\n")
@@ -597,7 +599,9 @@ def test_check_fails_where_a_provider_cannot_be_made() -> None:
         (where / "config/config.yaml").chmod(0o600)
         checked = daemon_check(Shell(environment(where)))
         assert (checked.returncode, checked.stdout) == (1, "")
-        assert "config.yaml: providers[0].handler: no handler 'no_such_handler'" in checked.stderr
+        said = "config.yaml: providers[0].handler: no handler 'no_such_handler'"
+        assert said in checked.stderr
+        assert said in Shell(environment(where)).out("config", "check", agent=None, code=1)
 
 
 def test_a_store_behind_a_symlink_is_one_store_by_both_names() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from avmfs import AVM
 from avmfs.cli.main import Globals
 from avmfs.cli.watching import watch_
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, NotSupported, TooBig
+from avmfs.rpc import times
 from avmfs.rpc.client import REQUEST_LIMIT
 from tests.behind import connect
 from tests.cli.shells import LIMIT_S, Shell
@@ -306,3 +310,87 @@ def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
             call()
     assert {each["name"] for each in avm.list("/private")} == {"there.md"}
     assert memory.browse(path="/memory", depth=1).startswith("/memory\n")
+
+
+@pytest.fixture(params=["XST-9", "XST9"])  # whichever the daemon's is, one is another
+def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A time zone, for the time of a test this process's too."""
+    monkeypatch.setenv("TZ", str(request.param))
+    time.tzset()
+    yield str(request.param)
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_times_that_are_written_are_those_of_the_writer(world: World, there: str) -> None:
+    shell, folder = Shell({**world.environ, "TZ": there}), f"/shared/zone{there}"
+    begun = datetime.now().isoformat()
+    shell.run("write", f"{folder}/a.md", "one")
+    between = datetime.now().isoformat()
+    shell.run("write", f"{folder}/a.md", "two")
+    over = datetime.now().isoformat()
+    assert shell.out("history", f"{folder}/a.md", "--read", between) == "one"
+    assert shell.out("read", f"{folder}/a.md", "--at", between) == "one"
+    assert shell.out("read", f"/@{between}{folder}/a.md") == "one"
+    for since, some in ((between, True), (over, False)):
+        assert ("a.md" in shell.out("changes", folder, "--since", since)) == some
+        assert ("a.md" in shell.out("read", f"{folder}/:changes?since={since}&limit=5")) == some
+        assert ("a.md" in shell.out("audit", "--path", folder, "--since", since)) == some
+    assert shell.out("purge", folder, "--before", begun, "-n") == "(nothing to purge)\n"
+    assert "a.md" in shell.out("purge", folder, "--before", over, "-n")
+    with AVM(agent="alice", environ=world.environ) as avm:
+        assert avm.read_at(f"{folder}/a.md", datetime.fromisoformat(between)) == "one"
+        assert avm.purge(folder, before=begun, dry_run=True) == []
+        assert avm.restore(folder, at=between, dry_run=True) == [(f"/memory{folder}/a.md", "write")]
+    with AVM(agent="alice", environ=world.environ, at=between) as then:
+        assert then.read(f"{folder}/a.md") == "one"
+    shell.run("restore", f"{folder}/a.md", "--at", between)
+    assert shell.out("read", f"{folder}/a.md") == "one"
+
+
+def test_a_name_or_a_question_with_a_time_in_it_stays_as_it_is(world: World) -> None:
+    shell = Shell({**world.environ, "TZ": "XST-9"})
+    for name in ("x:since=2026-03-01T12:00", "x?since=2026-03-01"):
+        shell.run("write", f"/shared/{name}", "kept")
+        assert shell.out("read", f"/shared/{name}") == "kept"
+    question = {"path": "/:recall?q=what is :changes?since=2026-03-01T12:00"}
+    assert times.told(question) == question
+
+
+def test_a_folder_is_not_exported_to_stdout(alone: Shell) -> None:
+    alone.run("write", "/private/a.md", "a secret")
+    assert "a folder cannot go to stdout" in alone.complaint("export", "markdown", "-", code=2)
+    code, said, _ = bash(alone, 'cd "$AVM_DATA_DIR" && $P export markdown - ; test ! -e ./-')
+    assert (code, said) == (0, "")
+    assert '"a secret"' in alone.out("export", "jsonl", "-", "/private")
+
+
+def test_a_command_that_is_told_can_be_pasted(alone: Shell) -> None:
+    for name, day in (("a", "Monday"), ("$(touch HIT);b", "Tuesday")):
+        done = alone.run("remember", f"The release freeze begins on {day}.", "--path", f"/shared/my notes/{name}.md")
+    (command,) = re.findall(r"avm (link .*)", done.stderr.decode())
+    code, said, _ = bash(alone, f'cd "$AVM_DATA_DIR" && $P {command} && test ! -e HIT')
+    assert code == 0 and "supersedes" in said
+
+
+@pytest.mark.parametrize(
+    ("into", "refused"),
+    [
+        (None, ["x:meta"]),
+        ("/index/x", ["n.md", "x:meta"]),
+        ("/tell/bob", ["n.md", "x:meta"]),
+        ("/memory/private/bob/x", ["n.md", "x:meta"]),
+        ("/shared/is a file.md", ["n.md", "x:meta"]),
+    ],
+)
+def test_a_dry_run_refuses_what_the_import_does(
+    world: World, tmp_path: Path, into: str | None, refused: list[str]
+) -> None:
+    avm = Shell(world.environ)
+    for name in ("n.md", "x:meta"):
+        (tmp_path / name).write_text("x")
+    avm.run("write", "/shared/is a file.md", "x")
+    asked = ["import", "obsidian", str(tmp_path), *([] if into is None else ["--into", into]), "--json"]
+    dry, real = (json.loads(avm.out(*asked, *more, code=1)) for more in (["-n"], []))
+    assert [each["where"] for each in dry["refused"]] == [each["where"] for each in real["refused"]] == refused
+    assert dry["added"] == real["added"]

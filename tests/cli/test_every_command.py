@@ -809,7 +809,7 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(apart: Shell, number: s
         assert apart.out("read", "/shared/new.md", agent="bob") == "from the mount"
         apart.run("write", "/shared/new.md", "from the command", agent="bob")
         assert (where / "shared/new.md").read_text() == "from the command"
-        assert "avm-daemon add bob" in apart.complaint("mount", "bob", str(root / "there"), code=75)
+        assert f"avm-daemon add bob '{root}/my x'" in apart.complaint("mount", "bob", str(root / "my x"), code=75)
         process.send_signal(getattr(signal, f"SIG{number}"))
         assert process.wait(LIMIT_S) == (-9 if number == "KILL" else 0), process.stderr and process.stderr.read()
         until(lambda: not mounted(where))

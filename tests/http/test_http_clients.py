@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,25 @@ def test_python_reads_writes_and_finds(web: Web, elsewhere: dict[str, str], tmp_
         avm.write("/shared/\udcff.md", "an odd name")
         assert avm.read("/shared/\udcff.md") == "an odd name"
     assert list(tmp_path.iterdir()) == []  # nothing was begun here
+
+
+@pytest.mark.parametrize("zone", ["XST-9", "XST9"])  # whichever the service's is, one is another
+def test_times_that_are_written_are_those_of_the_writer(
+    web: Web, elsewhere: dict[str, str], zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        with AVM(at=web.url, environ=elsewhere) as avm:
+            begun = datetime.now().isoformat()
+            avm.write("/shared/zone.md", zone)
+            between = datetime.now()
+            avm.write("/shared/zone.md", "later")
+            assert avm.read_at("/shared/zone.md", between) == zone
+            assert avm.purge("/shared/zone.md", before=begun, dry_run=True) == []
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_url_is_an_address_and_anything_else_an_instant(web: Web, elsewhere: dict[str, str]) -> None:

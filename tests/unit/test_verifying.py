@@ -12,6 +12,7 @@ from avmfs.errors import Invalid
 from avmfs.rpc import methods
 from avmfs.store.queries.nodes import Reader
 from avmfs.views import verifying
+from avmfs.views.receipts import replayed
 from tests.unit.views_fixtures import World, opened
 
 ASKED = "ingress proxy of atlas"
@@ -70,7 +71,10 @@ def test_an_answer_is_proved_for_its_question_and_its_agent_alone(world: World) 
     memory = world.agent("alice").memory
     nonce = memory.store.nonce(memory.who, 999_999, ASKED)
     later = f"## Relevant Memory (0 items, 9 tokens) {nonce}\n(seq=999999 {nonce})\n"  # of a state that is yet to come
-    assert says(world, later, q=ASKED)[0].startswith("forged  ")
+    for asked in (ASKED, None):
+        assert says(world, later, q=asked)[0].startswith("forged  ")
+    for text in (later, f"999999:{nonce}"):
+        assert [each.state for each in replayed(memory, text, None)] == ["forged", "holds"]
 
 
 def test_an_answer_that_was_altered_says_where(world: World) -> None:

@@ -231,6 +231,7 @@ export interface PurgeArguments {
 
 export interface PutArguments {
   items: any[];
+  dry?: boolean;
 }
 
 export interface PutBackArguments {
@@ -720,7 +721,8 @@ export interface Methods {
   purge(given?: PurgeArguments): Promise<Json>;
   /**
    * Bring files, directories and symlinks in: each with what the store's command ``put`` takes, ``path`` as text. For
-   * each None, or why not: [errno, reason]. All in one transaction, or, where one is refused, each in its own.
+   * each None, or why not: [errno, reason]. All in one transaction, or, where one is refused, each in its own. ``dry``:
+   * nothing is brought in, and of each only its place and tags are judged.
    */
   put(given: PutArguments): Promise<any[]>;
   /**
