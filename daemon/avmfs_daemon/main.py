@@ -7,6 +7,7 @@ has to fork while there is no thread, and every child of the daemon imports this
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -86,6 +87,8 @@ def stop(as_stop_post: bool) -> None:
     except (control.ControlError, runtime.RuntimeProblem) as e:
         raise Failure(str(e)) from None
     else:
+        with contextlib.suppress(runtime.RuntimeProblem):  # somebody has started another one, or it is not ours
+            stale_mounts.clean_up(paths.runtime_dir)  # one that a command started leaves a killed one's mounts
         click.echo(f"avm-daemon (pid {pid}) has stopped")
 
 

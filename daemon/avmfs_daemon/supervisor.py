@@ -126,7 +126,7 @@ class Supervisor:
         if self._idle_s is not None and pid_of_left(directory, with_mounts=True):
             raise RuntimeProblem("a killed daemon's mounts wait for avm-daemon start")
         database.prepare(path, anchors.newest(self._settings.audit.anchors or anchors.beside(path)))
-        self._takeover = Takeover(directory, self._mounts, path, self._environ)
+        self._takeover = Takeover(directory, None if self._idle_s is not None else self._mounts, path, self._environ)
         stack.callback(self._takeover.end)
         stack.callback(self._takeover.clean_up)
         self._takeover.clean_up()

@@ -36,19 +36,23 @@ LIVES_S: Final = 1.0  # a holder at least, or the next one has to wait
 
 
 class Takeover:
-    """Until `settle`, what a run before left is for the next start where this one fails."""
+    """Until `settle`, what a run before left is for the next start where this one fails. `mounts`: None for a daemon
+    that mounts nothing, whatever is configured; all that it finds is for the next start."""
 
-    def __init__(self, directory: Path, mounts: Collection[Mount], database: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, mounts: Collection[Mount] | None, database: Path, environ: Mapping[str, str]
+    ) -> None:
         self._holding: FdStoreClient | None = None
         self._replace: Callable[[], None] = lambda: None
         self._replaced_at = time.monotonic()
         self._inherited: dict[Mount, tuple[str, Mountpoint]] = {}
         self._directory = directory
         self._left = runtime.remembered(directory)  # mountpoints that no child has yet, and their modes
-        self._awaited = [mount.mountpoint for mount in mounts]
+        self._leaves_all = mounts is None
+        self._awaited = [mount.mountpoint for mount in mounts or ()]
         if not forkserver.SPAWNS and front_end(environ) == "linux" and (limit_s := _hold_s(environ)):
             self._holding = FdStoreClient(directory, limit_s)
-            self._take_over(self._holding, mounts, database)
+            self._take_over(self._holding, mounts or (), database)
 
     @property
     def mountpoints(self) -> list[Path]:
@@ -65,7 +69,7 @@ class Takeover:
         with contextlib.suppress(FileNotFoundError):
             if not_own(self._directory):
                 return
-        runtime.clean_up(self._directory, self.mountpoints, self._awaited)
+        runtime.clean_up(self._directory, self._left if self._leaves_all else self.mountpoints, self._awaited)
         inherited = {mountpoint.path: mountpoint.mode for _, mountpoint in self._inherited.values()}
         self._left = runtime.remembered(self._directory) | inherited
 

@@ -541,6 +541,27 @@ def test_a_command_starts_no_daemon_where_mounts_wait_for_the_next_one(daemon: D
     assert daemon.family()["holder"] == family["holder"]
 
 
+@pytest.mark.parametrize("next_one", ["start", "stop"])
+def test_a_daemon_that_a_command_starts_leaves_dead_mounts_for_the_next_one(daemon: Daemon, next_one: str) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    daemon.kill_all()
+    assert daemon.run_module("avmfs.cli", "ls", "/", AVM_AGENT="bob", AVM_AUTOSTART="1").returncode == 0
+    daemon.whole_family()
+    assert daemon.status()["automatic"]
+    for agent in "alice", "bob":
+        with pytest.raises(OSError) as refused:
+            (daemon.at(agent) / "lost.md").write_text("lost")
+        assert refused.value.errno == errno.ENOTCONN
+    if next_one == "start":
+        daemon.start()
+        (daemon.at("alice") / "shared/a.md").write_text("kept")
+        assert (daemon.at("bob") / "shared/a.md").read_text() == "kept"
+    else:
+        daemon.command("stop")
+        assert not daemon.mounted("alice") and not daemon.mounted("bob")
+
+
 def _asked(daemon: Daemon) -> bool:
     with contextlib.suppress(control.NotRunning, control.ControlError):
         return bool(control.ask(daemon.run / "control.sock", "status"))
