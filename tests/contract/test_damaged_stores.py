@@ -770,6 +770,61 @@ def test_classes_that_cannot_be_read_any_more_are_given_to_nobody_else(clean: Pa
         store.close()
 
 
+def schema_page(path: Path, *names: str) -> int:
+    """The page that names these tables."""
+    db = connect(path)
+    pages = [n for (n,) in db.execute("select pageno from dbstat where name = 'sqlite_schema' and pagetype = 'leaf'")]
+    db.close()
+    data = path.read_bytes()
+    texts = {page: data[(page - 1) * 4096 : page * 4096] for page in pages}
+    return next(page for page, text in texts.items() if all(f"CREATE TABLE {name}(".encode() in text for name in names))
+
+
+def test_contents_of_which_the_schema_is_lost_are_told_from_each_other_by_what_names_them(
+    clean: Path, run: Run
+) -> None:
+    """Small and large ones are rows of one shape; and rows of an index look like agents."""
+    page = schema_page(clean, "body", "block")
+    poke(clean, (page - 1) * 4096, ZEROS)
+    code, told = run("repair", "--accept-loss")
+    assert code == 0, told
+    assert not any("newest bytes" in line or "now zeros" in line for line in told["lost"]), told
+    assert everything(clean, ALICE, b"shared", b"big.bin") == BIG
+    assert notes_in(clean) == NOTES
+    with contextlib.closing(opened(clean)) as store, store.reading(ALICE) as reader:
+        assert reader.agents() == ["bob"]
+    assert problems(run) == [] and faults(clean, Policy()) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "data"),
+    [
+        ("message", "body", b"a l\xaatter"),
+        ("document", "creator", b"alic\xaa"),
+        ("scope", "spec", b"*=none;bo\xaa=rw"),
+        ("scope", "spec", b"*=none;bob=rq"),
+    ],
+)
+def test_a_text_that_is_none_is_found_and_its_row_given_up(
+    clean: Path, run: Run, table: str, column: str, data: bytes
+) -> None:
+    with contextlib.closing(sqlite3.connect(clean)) as db:
+        which = "where spec like '%bob=rw%'" if table == "scope" else ""
+        db.execute(
+            f"update {table} set {column} = cast(? as text) where rowid = (select rowid from {table} {which} limit 1)",
+            (data,),
+        )
+        db.commit()
+    assert problems(run), "doctor finds it"
+    code, told = run("repair", "--accept-loss")
+    assert code == 0 and told["state"] == "repaired", told
+    assert problems(run) == [] and notes_in(clean) == NOTES
+    with contextlib.closing(opened(clean)) as store, store.reading(BOB) as reader:
+        assert b"bob's own pump" in everything(clean, BOB, b"private", b"bob", b"own.md")
+        assert len(reader.changes(tables.ROOT, limit=10_000)) >= NOTES
+    assert faults(clean, Policy()) == []
+
+
 def test_a_snapshot_can_be_read_though_the_settings_are_lost(clean: Path, run: Run) -> None:
     store = open_direct(clean, Policy(), IndexRules(past_days=30))
     store.submit(OPERATOR, "snapshot", name="s")

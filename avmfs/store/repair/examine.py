@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import apsw
 
+from avmfs.access import Scope
 from avmfs.errors import AvmError, NoSpace, StoreFailed
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.io import read_all
@@ -29,7 +30,9 @@ from avmfs.store.store import Store
 
 MAGIC: Final = b"SQLite format 3\0"
 SHOWN: Final = 3  # lines of a kind
-BROKEN: Final = (AvmError, apsw.Error)  # what looking at a damaged store may raise
+BROKEN: Final = (AvmError, apsw.Error, UnicodeDecodeError)  # what looking at a damaged store may raise
+# Texts with signs beyond ASCII: a damaged byte makes one of them, or another text that is none.
+_BEYOND_ASCII: Final = f"glob '*[{chr(0x80)}-{chr(0x10FFFF)}]*'"
 
 # Rows that something else in the store speaks of, and that are not there.
 _MISSING: Final = {
@@ -168,6 +171,9 @@ def rows(store: Store) -> Iterator[Damage]:
             yield from _told(about, f"table {table}", lambda name=table: _structure(db, name))
         keys = "pragma foreign_key_check"
         yield from _told("structure", "keys", lambda: [f"{row[0]} {row[1]}" for row in db.execute(keys)])
+        for table in _names(db, "type = 'table' and rootpage > 0"):
+            yield from _told("contents", f"texts of table {table} that are none", lambda name=table: _no_text(db, name))
+        yield from _told("contents", "visibility classes that say nothing", lambda: unreadable_classes(db))
         yield from _told("contents", "wrong bytes", lambda: _contents(db))
         for questions, about in ((_MISSING, "rows"), (_DERIVED, "index")):
             for what, question in questions.items():
@@ -181,7 +187,7 @@ def _names(db: apsw.Connection, which: str) -> list[str]:
 def _told(about: str, what: str, look: Any) -> Iterator[Damage]:
     try:
         found = look()
-    except (apsw.Error, StoreFailed) as e:
+    except (apsw.Error, StoreFailed, UnicodeDecodeError) as e:
         found = [str(e)]
     if found:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -190,6 +196,35 @@ def _told(about: str, what: str, look: Any) -> Iterator[Damage]:
 
 def _structure(db: apsw.Connection, table: str) -> list[str]:
     return [line for (line,) in db.execute(f'pragma quick_check("{table}")') if line != "ok"]
+
+
+def _no_text(db: apsw.Connection, table: str) -> list[str]:
+    columns = db.execute("select name from pragma_table_info(?) where lower(type) = 'text'", (table,)).fetchall()
+    texts = (
+        (name, data)
+        for (name,) in columns
+        for (data,) in db.execute(f'select cast("{name}" as blob) from "{table}" where "{name}" {_BEYOND_ASCII}')
+    )
+    return [f"{name} {data[:40]!r}" for name, data in texts if not _is_text(data)]
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def unreadable_classes(db: apsw.Connection) -> list[str]:
+    """Numbers of visibility classes of which nobody could say who sees what is of them."""
+    found = []
+    for number, data in db.execute("select id, cast(spec as blob) from scope"):
+        try:
+            Scope.parse(data.decode("utf-8"))
+        except (ValueError, LookupError):
+            found.append(str(number))
+    return found
 
 
 def _contents(db: apsw.Connection) -> list[str]:

@@ -101,6 +101,9 @@ def mend(db: apsw.Connection, known: int, broken: Collection[str] = ()) -> Losse
         for column in ("document", "body"):
             db.execute(f"create index mend_{column} on node({column}) where {column} is not null")
         _log(db, known, lost)
+        for number in examine.unreadable_classes(db):
+            db.execute("delete from scope where id = ?", (number,))
+            lost.gone.append(f"visibility class {number}: nobody sees what the log and the past have of it")
         _entries(db, lost)
         _documents(db, lost)
         _extents(db, stray, lost, gaps=bool(stray) or not {"extent", "tail"}.isdisjoint(broken))

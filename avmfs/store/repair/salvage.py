@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
+from avmfs_config.agent_id import AGENT_ID
 
 from avmfs.store.repair.btree import INDEX_LEAF, TABLE_LEAF, Pages
 from avmfs.store.schema import database
@@ -41,6 +43,8 @@ DERIVED: Final = frozenset(
         "chain",
     }
 )
+_Rows = list[tuple[int, list[Any]]]
+EARLIEST: Final = 1_500_000_000 * 10**9  # ns: 2017, before there was a store
 _ADDED: Final = r"alter table {} add column"
 _TYPES: Final = {"int": (int,), "integer": (int,), "text": (str,), "blob": (bytes, str), "real": (int, float)}
 
@@ -105,8 +109,10 @@ def salvage(image: Path, to: Path) -> tuple[Counter[str], set[str], list[str]]:
             strays, unknown = _strays(pages, [known[name] for name in sorted(lost)])
             for name in strays.keys() & tables.keys():
                 saved[name] += _insert(db, tables[name], strays[name])
-            if unknown:
-                notes.append(f"{unknown} rows belong to no table that is known")
+            for table, rows in _of_one_shape(db, unknown):
+                saved[table.name] += _insert(db, table, rows)
+            if left := sum(len(rows) for fitting, rows in unknown if not any(table.by_key for table in fitting)):
+                notes.append(f"{left} rows belong to no table that is known")
         # Rows that are older than checksums are given theirs by housekeeping.
         db.execute("insert or ignore into setting(key, value) values('unsummed', 'body')")
         db.execute("pragma synchronous = full")
@@ -162,11 +168,12 @@ def _schema_rows(rows: Iterable[tuple[int, list[Any]]]) -> dict[str, int]:
     }
 
 
-def _strays(pages: Pages, tables: list[Table]) -> tuple[dict[str, list[tuple[int, list[Any]]]], int]:
-    """Rows of pages that no tree reaches, by the table of which all of a page's could be."""
+def _strays(pages: Pages, tables: list[Table]) -> tuple[dict[str, _Rows], list[tuple[list[Table], _Rows]]]:
+    """Rows of pages that no tree reaches, by the table of which all of a page's could be; and pages of tables that
+    could be of several, or of none."""
     free = pages.free()
-    found: dict[str, list[tuple[int, list[Any]]]] = {}
-    unknown = 0
+    found: dict[str, _Rows] = {}
+    unknown: list[tuple[list[Table], _Rows]] = []
     for number in range(2, pages.count + 1):
         if number in pages.seen or number in free or (kind := pages.kind(number)) not in (TABLE_LEAF, INDEX_LEAF):
             continue
@@ -181,14 +188,49 @@ def _strays(pages: Pages, tables: list[Table]) -> tuple[dict[str, list[tuple[int
         ]
         if len(fitting) == 1:
             found.setdefault(fitting[0].name, []).extend(rows)
-        elif kind == TABLE_LEAF:
-            unknown += len(rows)
+        elif kind == TABLE_LEAF or fitting:
+            unknown.append((fitting, rows))
     return found, unknown
+
+
+def _of_one_shape(db: apsw.Connection, waiting: list[tuple[list[Table], _Rows]]) -> Iterator[tuple[Table, _Rows]]:
+    """Pages that could be of several tables, each with that by which most of its rows are named: rows that have their
+    place by then say so, and each that is placed may say more. Those that are given leave ``waiting``."""
+    while waiting:
+        named = _named(db)
+        placed = []
+        for at, (fitting, rows) in enumerate(waiting):
+            for table in fitting:
+                if table.name in named and sum(named[table.name](*row) for row in rows) * 2 > len(rows):
+                    placed.append(at)
+                    yield table, rows
+                    break
+        if not placed:
+            return
+        waiting[:] = [page for at, page in enumerate(waiting) if at not in placed]
+
+
+def _named(db: apsw.Connection) -> dict[str, Callable[[int, list[Any]], bool]]:
+    """Whether a row of a table is one that other rows name."""
+    rows: list[Any] = db.execute("select body, size from node where body is not null").fetchall()
+    bodies = dict(rows)
+    blocks, large, documents = (
+        {each for (each,) in db.execute(f"select {column}")}
+        for column in ("block from extent", "id from node where extents", "id from document")
+    )
+    return {
+        "body": lambda rowid, values: bodies.get(rowid) == len(values[1]),
+        "block": lambda rowid, values: rowid in blocks,
+        "extent": lambda rowid, values: values[0] in large,
+        "veil": lambda rowid, values: values[0] in documents,
+    }
 
 
 def _could_be(table: Table, rowid: int, values: list[Any]) -> bool:
     if len(values) != table.width or table.row(rowid, values) is None:
         return False
+    if table.name == "agent" and not (AGENT_ID.fullmatch(values[0]) and EARLIEST < values[1] <= time.time_ns()):
+        return False  # of an index: a handle or a tag, and the id of what has it
     for value, (name, (types, _, _)) in zip(values, table.stored.items(), strict=False):
         # A rowid stands outside its record; and SQLite takes a text for bytes, but we write none there.
         if (name == table.alias and value is not None) or (value and isinstance(value, str) and bytes in types):

@@ -12,7 +12,7 @@ from functools import cached_property
 import apsw
 
 from avmfs.access import Access, Principal, Scope
-from avmfs.errors import Denied, NotFound
+from avmfs.errors import Denied, NotFound, StoreFailed
 from avmfs.lru import FIFO
 from avmfs.trust import QUARANTINED, Origin, Trust, marked
 
@@ -146,9 +146,13 @@ class Scopes:
         self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
 
     def load(self, db: apsw.Connection) -> None:
-        """Read the scopes interned since the last look."""
-        for number, spec in db.execute("select id, spec from scope where id > ?", (self._highest,)):
-            self._add(number, spec, Scope.parse(spec))
+        """Read the scopes interned since the last look. StoreFailed for one that says nothing."""
+        for number, data in db.execute("select id, cast(spec as blob) from scope where id > ?", (self._highest,)):
+            try:
+                spec = data.decode("utf-8")
+                self._add(number, spec, Scope.parse(spec))
+            except (ValueError, LookupError) as e:
+                raise StoreFailed(f"visibility class {number} is damaged: {data!r}") from e
 
     def _add(self, number: int, spec: str, scope: Scope) -> None:
         self._by_id[number], self._by_spec[spec] = scope, number
