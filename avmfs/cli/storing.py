@@ -153,7 +153,8 @@ def _daemon(runtime: Path) -> Iterator[Finding]:
     why = store.get("error") or said["problem"]
     if why or store["writer_state"] != "ready":
         says = f"its writer is {store['writer_state']}" + (f": {why}" if why else "")
-        yield Finding("daemon", "problem", says, "avm-daemon stop; avm doctor")
+        todo = "avm help scaling" if said["cluster"].get("error") else "avm-daemon stop; avm doctor"
+        yield Finding("daemon", "problem", says, todo)
     if model["state"] == "failed":
         says = f"the daemon's: {model.get('reason')}"
         yield Finding("model", "problem", says, "avm model list; then avm warmup, which tries again")

@@ -229,7 +229,7 @@ def run_keeper(spec: ChildSpec) -> None:
         house, also = None, []
         if spec.settings.store.log is not None:
             kept_log, host = partial(shared_log, spec.settings.store), host_name(spec.settings.store)
-            house = House(kept_log())
+            house = House(kept_log(), lambda: str(runtime.ask("refused", {})))
             also = [Forgetting(store, kept_log, spec.database, host).step]
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, partial(runtime.figures, "gossip"))

@@ -30,10 +30,11 @@ _LOOK_S: Final = 0.2  # as often who waits for another one's answer looks whethe
 
 class House:
     """One host at a time does what is to be done once: vectors, deliveries, expiry, the audit's chain. ``begins`` is
-    called when that is this host, ``ends`` when it was and can no longer be sure."""
+    called when that is this host, ``ends`` when it was and can no longer be sure. ``refused`` says why no change is
+    taken here, "" where they are: another host can do what this one cannot write down."""
 
-    def __init__(self, shared: SharedLog) -> None:
-        self._log = shared
+    def __init__(self, shared: SharedLog, refused: Callable[[], str] = lambda: "") -> None:
+        self._log, self._refused = shared, refused
         self._asked_at = float("-inf")
         self._mine = False
         self.begins: Callable[[], None] = lambda: None
@@ -44,7 +45,7 @@ class House:
             return self._mine
         self._asked_at = time.monotonic()
         try:
-            mine = self._log.keep(time.time())
+            mine = self._log.keep(time.time(), not self._refused())
         except Unreachable as e:
             log.info("who keeps house is not known: %s", e)
             mine = False

@@ -77,7 +77,7 @@ def _cluster(said: dict[str, Any]) -> list[str]:
     if abs(ahead := said["ahead_s"]) > CLOCK_S:
         way = "ahead of" if ahead > 0 else "behind"
         lines.append(f"           its clock is {abs(ahead):.0f} s {way} the log's: it does not keep house")
-    return lines + ([f"           {said['error']}"] if said["error"] else [])
+    return lines
 
 
 def _outbox(said: dict[str, Any]) -> list[str]:

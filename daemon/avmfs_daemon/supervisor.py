@@ -309,6 +309,8 @@ class Supervisor:
                 if message["do"] == "warmup" and self._service.status()["state"] == "failed":
                     self._load_model()
                 answer = {"value": self.status()}
+            elif message.get("do") == "refused" and child.kind == "keeper":
+                answer = {"value": self._refused()}
             elif message.get("do") == "open" and child.kind == "keeper":
                 answer = {"value": self._takeover.open_among(self._children.all, message["arguments"]["nodes"])}
             process.stream.tell({"answer": message["ask"], **answer})
@@ -370,6 +372,8 @@ class Supervisor:
     def status(self) -> dict[str, Any]:
         """What `avm-daemon status --json` prints."""
         store: dict[str, Any] = {"path": os.fspath(self._paths.database), **self._figures["writer"]}
+        if refused := self._refused():
+            store["error"] = refused
         unread: dict[str, int] = {}
         try:
             with self._premises.store.reading(OPERATOR) as reader:
@@ -380,7 +384,7 @@ class Supervisor:
         # Whoever waits until all mounts are ready must not find none.
         to_come = [Child(f"mount {mount.agent_id}", "mount", mount) for mount in self._to_come]
         store["writer_pid"] = self._writer.current.pid if self._writer.current else None
-        store["writer_state"] = self._writer.state
+        store["writer_state"] = "refusing" if refused and self._writer.state == "ready" else self._writer.state
         if self._writer.state == "failed":
             store["error"] = f"no writer: {self._writer.error}"
         return {
@@ -405,6 +409,10 @@ class Supervisor:
             "automatic": self._idle_s is not None,
             "problem": self._premises.problem or self._rules.problem,
         } | isolation.status(self._mounts, self._settings, os.geteuid())
+
+    def _refused(self) -> str:
+        """Why no change is taken; "" where they are, or where that is not known yet."""
+        return str(self._figures["writer"].get("error") or self._figures.get("cluster", {}).get("error", ""))
 
     def _index_status(self) -> dict[str, Any]:
         child = next((child for child in self._children.all if child.kind == "index"), None)

@@ -124,10 +124,10 @@ class MemoryLog:
             server.changed.wait_for(lambda: server.newest > after or server.down, most_s)
         return self._asked().newest
 
-    def keep(self, clock: float) -> bool:
+    def keep(self, clock: float, able: bool = True) -> bool:
         server = self._asked()
         with server.changed:
-            if abs(clock - server.clock()) <= CLOCK_S:
+            if able and abs(clock - server.clock()) <= CLOCK_S:
                 server.keeper = server.keeper or self
             elif server.keeper is self:
                 server.keeper = None

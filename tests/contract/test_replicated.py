@@ -529,6 +529,32 @@ def test_a_host_whose_last_record_was_cut_goes_on(hosts: Hosts) -> None:
     assert names(a) == ["one.md", "two.md"]
 
 
+def test_a_host_tells_why_it_takes_no_change_and_how_far_behind_it_is(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avmfs.store.writer.following.HEARTBEAT_S", 0.0)
+    a, b, told = hosts.open("a"), hosts.open("b"), list[dict[str, Any]]()
+    follower = LogFollower(at_once, b, MemoryLog(hosts.server), told.append)
+    follower._round()
+    a.set_rules(Policy.from_words([("/memory/*", "rw", None), ("/memory/secret/*", "none", None)], "none"), RULES)
+    follower._round()
+    a.set_rules(POLICY, RULES)
+    follower._round()
+    assert [said["error"] for said in told] == ["", told[1]["error"], ""] and "not those in force" in told[1]["error"]
+    write(a, "one.md", b"1")
+    missing = hosts.server.records.pop()
+    write(a, "two.md", b"2")
+    follower.start()
+    deadline = time.monotonic() + 120
+    while not told[-1]["error"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    follower.stop()
+    assert told[-1]["behind"] == 2 and b.number == missing.number - 1
+    hosts.opened.remove(b)
+    b.close()
+
+
 def test_rules_of_the_host_that_changed_them_last_hold_everywhere(hosts: Hosts) -> None:
     other = Policy.from_words([("/memory/*", "rw", None), ("/memory/secret/*", "none", None)], "none")
     a, b = hosts.open("a"), hosts.open("b")

@@ -178,6 +178,14 @@ def test_a_host_whose_clock_is_another_one_keeps_no_house(opened: Opened, wrong_
     assert other.keep(time.time()) and not one.keep(time.time())
 
 
+def test_a_host_that_is_not_able_to_keeps_no_house(opened: Opened) -> None:
+    one, other = opened(), opened()
+    assert not one.keep(time.time(), False)
+    assert one.keep(time.time()) and not other.keep(time.time())
+    assert not one.keep(time.time(), False)
+    assert other.keep(time.time()) and not one.keep(time.time())
+
+
 def test_a_host_hears_what_the_log_takes_for_the_time(opened: Opened) -> None:
     before = time.time()
     assert before - CLOCK_S < opened().report("a", 3, 16) < time.time() + CLOCK_S

@@ -369,6 +369,34 @@ def test_a_host_whose_log_was_away_keeps_house_again_while_a_hook_of_before_stil
     link.close()
 
 
+def test_a_host_that_has_other_rules_says_so_and_leaves_the_house_to_one_that_can_write(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    a = hosts.first("alice")  # which keeps house
+    b = hosts.joined("b", "bob")
+    with (b.config / "config.yaml").open("a") as settings:
+        hook = f'pattern: "/memory/shared/*", event: write, command: [/bin/sh, -c, "echo >> {ran}"]'
+        rule = 'permissions: [{pattern: "/memory/other/*", access: none}]\ndefault_access: rw\n'
+        settings.write(f"hooks: [{{{hook}}}]\n{rule}")
+    b.command("reload")
+    wait(lambda: "error" in a.status()["store"])
+    said = a.status()
+    assert "not those in force" in said["store"]["error"] == said["cluster"]["error"]
+    assert said["store"]["writer_state"] == "refusing" and b.status()["store"]["writer_state"] == "ready"
+    assert "not those in force" in a.command("status", expect=1)
+    doctor = avm(a, "doctor", expect=1)
+    assert "PROBLEM  daemon" in doctor and "not those in force" in doctor and "help scaling" in doctor
+    wait(lambda: "hooks" in b.status()["outbox"])  # its keeper delivers
+    (b.at("bob") / "memory/shared/told.md").write_text("x")
+    wait(ran.exists)
+    (a.config / "config.yaml").write_text((b.config / "config.yaml").read_text().replace("host: b", "host: a"))
+    a.command("reload")
+    wait(lambda: "error" not in a.status()["store"])
+    a.command("status")
+    (a.at("alice") / "memory/shared/too.md").write_text("x")
+
+
 def test_what_is_purged_is_nowhere_on_any_host_nor_in_the_log(hosts: Hosts, postgres: Any) -> None:
     secret = "zqxcanary"
     a = hosts.first("alice")

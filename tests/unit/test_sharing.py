@@ -85,3 +85,18 @@ def test_a_host_whose_clock_is_not_that_of_the_log_keeps_no_house(monkeypatch: p
     assert not ahead.mine() and not other.mine()
     server.clock = time.time
     assert other.mine() and not ahead.mine() and told == ["begins", "ends"]
+
+
+def test_a_host_that_takes_no_change_keeps_no_house(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that it does could be written down."""
+    server, refused = MemoryServer(), [""]
+    mute, other = House(MemoryLog(server), lambda: refused[0]), House(MemoryLog(server))
+    monkeypatch.setattr(sharing, "ASKED_S", 0.0)
+    told: list[str] = []
+    mute.begins, mute.ends = lambda: told.append("begins"), lambda: told.append("ends")
+    assert mute.mine() and not other.mine()
+    refused[0] = "record 7698 of the shared log is missing"
+    assert not mute.mine() and other.mine() and told == ["begins", "ends"]
+    assert not mute.mine(), "nor does it take it"
+    refused[0] = ""
+    assert not mute.mine() and other.mine()

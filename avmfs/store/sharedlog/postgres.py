@@ -56,7 +56,7 @@ _SETTLE: Final = "update avm_snapshot set at = at where number = (select max(num
 _OWNER: Final = "select pg_has_role(relowner, 'usage') from pg_class where oid = 'avm_record'::regclass"
 _TAKE: Final = "begin; select newest from avm_baton for update"  # on one way
 _KEEP: Final = """
-select case when abs(extract(epoch from clock_timestamp()) - %(clock)s) <= %(most)s
+select case when %(able)s and abs(extract(epoch from clock_timestamp()) - %(clock)s) <= %(most)s
             then mine or pg_try_advisory_lock(%(house)s, house)
             when mine then not pg_advisory_unlock(%(house)s, house) else false end
 from avm_baton,
@@ -203,9 +203,9 @@ class PostgresLog:
             self._heard = self.head()
         return self._heard
 
-    def keep(self, clock: float) -> bool:
+    def keep(self, clock: float, able: bool = True) -> bool:
         with self._asking() as db:
-            return bool(_one(db.execute(_KEEP, {"house": _HOUSE, "clock": clock, "most": CLOCK_S})))
+            return bool(_one(db.execute(_KEEP, {"house": _HOUSE, "clock": clock, "most": CLOCK_S, "able": able})))
 
     def report(self, host: str, number: int, version: int) -> float:
         with self._asking() as db:

@@ -94,9 +94,10 @@ class SharedLog(Protocol):
     def wait(self, after: int, most_s: float) -> int:
         """Return the newest number, as soon as it is above ``after`` or after ``most_s`` seconds."""
 
-    def keep(self, clock: float) -> bool:
-        """Return whether this connection is the one that keeps house. It is until it ends, or until ``clock``, what
-        this host takes for the time (seconds since the epoch), is more than CLOCK_S away from what the log does."""
+    def keep(self, clock: float, able: bool = True) -> bool:
+        """Return whether this connection is the one that keeps house. It is until it ends, until its host is not
+        ``able`` to, or until ``clock``, what that takes for the time (seconds since the epoch), is more than CLOCK_S
+        away from what the log does."""
 
     def report(self, host: str, number: int, version: int) -> float:
         """Note how far a host has come. Returns what the log takes for the time, in seconds since the epoch."""

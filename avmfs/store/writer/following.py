@@ -149,29 +149,29 @@ class LogFollower(threading.Thread):
         self._ahead_s = 0.0  # of the log's clock
         self.settled = False
         self._said = ""
+        self._newest = 0
 
     def stop(self) -> None:
         self._over.set()
         self.join(STOP_S)
 
     def run(self) -> None:
-        newest = 0
         while not self._over.is_set():
             try:
-                newest = self._round()
+                self._round()
             except AvmError as e:
                 self._applier.down = e
                 if str(e) != self._said:
                     log.warning("%s", e)
                     self._said = str(e)
-                    self._report(newest)
+                    self._report()
                 self._over.wait(AGAIN_S)
         self._log.close()
 
-    def _round(self) -> int:
+    def _round(self) -> None:
         applier = self._applier
         had = applier.replica.at
-        newest = self._log.wait(max(had.number, applier.appended), HEARTBEAT_S)
+        newest = self._newest = self._log.wait(max(had.number, applier.appended), HEARTBEAT_S)
         applier.require(self._log, newest, had)
         if not self.settled:
             self._in_writer(self._come_up)
@@ -183,13 +183,14 @@ class LogFollower(threading.Thread):
             self._in_writer(partial(applier.follow, records, newest))
         if applier.down is not None:
             self._in_writer(self._come_up)
+        if applier.suspect:
+            self._in_writer(applier.compare)
         if time.monotonic() - self._reported >= HEARTBEAT_S:
             self._reported = time.monotonic()
             began = time.time()
             at = self._log.report(applier.host, applier.number, tables.VERSION)
             self._ahead_s = max(0.0, began - at) + min(0.0, time.time() - at)  # what is certain, however long the way
-            self._report(newest)
-        return newest
+            self._report()
 
     def _come_up(self) -> None:
         if not self.settled:
@@ -200,10 +201,10 @@ class LogFollower(threading.Thread):
             log.info("the shared log is there again")
             self._said = ""
 
-    def _report(self, newest: int) -> None:
+    def _report(self) -> None:
         number = self._applier.number
-        lag = max(0, newest - number)
-        said = {"host": self._applier.host, "record": number, "behind": lag, "error": self._said}
+        lag, error = max(0, self._newest - number), self._said or self._applier.differs
+        said = {"host": self._applier.host, "record": number, "behind": lag, "error": error}
         self._tell({**said, "ahead_s": self._ahead_s})
 
     def _in_writer(self, work: Callable[[], None]) -> None:

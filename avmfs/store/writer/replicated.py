@@ -77,8 +77,8 @@ class ReplicatedApplier(Applier):
         self._row_list: list[LogRow] = []  # of this transaction
         self._event_list: list[Event] = []
         self._unapplied = True  # may the log have a record of ours that is not applied here?
-        self._suspect = True  # are the rules in force perhaps not ours?
-        self._differs = ""
+        self.suspect = True  # are the rules in force perhaps not ours?
+        self.differs = ""  # as last compared
         self._publishing = False
         self.taking = False
         self.appended = 0  # the newest record that is known to be in the log and to be ours
@@ -248,7 +248,7 @@ class ReplicatedApplier(Applier):
         self.rows += done.rows
         self.events += done.events
         self.seq = max([self.seq, *(row[0] for row in done.rows)])
-        self._suspect = self._suspect or done.settings
+        self.suspect = self.suspect or done.settings
         self.followed()
 
     def resolve(self) -> None:
@@ -274,21 +274,25 @@ class ReplicatedApplier(Applier):
         try:
             change()
         finally:
-            self._publishing, self._suspect = False, True
+            self._publishing, self.suspect = False, True
         self._require_rules()
 
     def _require_rules(self) -> None:
         """Raises ReadOnly while others have put other rules in force: what is written here would be seen by them."""
         if self._publishing:
             return
-        if self._suspect:
+        self.compare()
+        if self.differs:
+            raise ReadOnly(self.differs)
+
+    def compare(self) -> None:
+        """Find out whether others have put other rules in force. In the writer's thread, between transactions."""
+        if self.suspect:
             mine = self._rules()
-            self._differs = "" if mine == self._in_force() else _OTHERS
-            self._suspect = False
-            if not self._differs:
+            self.differs = "" if mine == self._in_force() else _OTHERS
+            self.suspect = False
+            if not self.differs:
                 self.replica.agree(mine)
-        if self._differs:
-            raise ReadOnly(self._differs)
 
     def _rules(self) -> str:
         with self._translated:
