@@ -113,6 +113,7 @@ def detach_stale(path: Path, patience_s: float = 2.0, *, leave_one: bool = False
 def detach_predecessor(path: Path) -> None:
     """Make room right before mounting: the mount that this one replaces, alive or dead, goes lazily. Files open through
     it are served by its process until that ends. Raises MountpointError."""
+    _refuse_led(path)
     while there := mounts_at(path):
         if not there[-1].is_ours:
             raise MountpointError(f"{path}: another filesystem is mounted there ({there[-1].kind})")
@@ -144,6 +145,7 @@ class Mountpoint:
         before a protection; `for_others`: another user has to get through the directories above it that are made.
         Raises MountpointError.
         """
+        _refuse_led(path)
         detach_stale(path, leave_one=True)
         covered = _open_below(path) if mounts_at(path) else None
         if covered is None:
@@ -216,6 +218,24 @@ class Mountpoint:
         if not self._warned:
             self._warned = True
             log.warning("%s: cannot be protected while it is not mounted: %s", self.path, reason)
+
+
+def _refuse_led(path: Path) -> None:
+    """Whoever owns a folder above it would choose where root makes directories and mounts. Raises MountpointError where
+    a symbolic link on the way is another user's."""
+    if os.geteuid() != 0:
+        return
+    for each in reversed(path.parents):
+        try:
+            link = each.lstat()
+            if not stat.S_ISLNK(link.st_mode):
+                continue
+            each.stat()  # of a circle there is no end
+        except OSError:
+            return  # what is missing is made; all else is told of by who opens it
+        if link.st_uid != 0:
+            raise MountpointError(f"{path}: {each} is a symbolic link of uid {link.st_uid}, which root does not follow")
+        _refuse_led(Path(each.parent, os.readlink(each), path.name))
 
 
 def _make(path: Path, for_others: bool) -> None:

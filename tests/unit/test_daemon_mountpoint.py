@@ -52,6 +52,29 @@ def test_a_file_and_a_symbolic_link_are_refused(tmp_path: Path) -> None:
             Mountpoint.prepare(tmp_path / name)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root has no more rights there than its own")
+def test_root_is_led_nowhere_by_the_link_of_another_user(tmp_path: Path) -> None:
+    """Who owns a home would choose where root makes directories, and what it covers."""
+    home, victim = tmp_path / "home", tmp_path / "victim"
+    (home / "own").mkdir(parents=True)
+    (victim / "deep").mkdir(parents=True)
+    (home / "sub").symlink_to(victim)
+    os.lchown(home / "sub", NOBODY, NOBODY)
+    (tmp_path / "usual").symlink_to(home)  # root's own, as where /home is one
+    (tmp_path / "round").symlink_to("round")
+    for through in (home / "sub/deep/mnt", home / "sub/mnt", tmp_path / "usual/sub/deep", home / "own/../sub/mnt"):
+        with pytest.raises(MountpointError, match=f"symbolic link of uid {NOBODY}"):
+            Mountpoint.prepare(through)
+        with pytest.raises(MountpointError, match="symbolic link of uid"):
+            mountpoint.detach_predecessor(through)
+    assert not os.listdir(victim / "deep") and os.listdir(victim) == ["deep"]
+    Mountpoint.prepare(tmp_path / "usual/own/mnt").close()
+    os.lchown(home / "sub", 0, 0)
+    Mountpoint.prepare(home / "sub/deep/mnt").close()
+    with pytest.raises(MountpointError, match="levels"):
+        Mountpoint.prepare(tmp_path / "round/mnt")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the immutable flag")
 def test_a_guarded_directory_refuses_even_root(tmp_path: Path) -> None:
     at = tmp_path / "at"
