@@ -96,8 +96,12 @@ class HttpDoor:
     def _ask(self, verb: str, path: str, body: bytes) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": _TYPE, "Accept": _TYPE}
         with self._mutex:
+            done = "the request was not sent"
             try:
                 self._renew()
+                if self._connection.sock is None:
+                    self._connection.connect()
+                done = "whether it was done is not known"
                 self._connection.request(verb, path, body or None, headers)
                 got = self._connection.getresponse()
                 kind, data = got.headers.get_content_type(), got.read(wire.LIMIT + 1)
@@ -108,7 +112,7 @@ class HttpDoor:
                 ) from None
             except (OSError, http.client.HTTPException) as e:
                 self._connection.close()
-                raise Busy(f"the service does not answer; whether it was done is not known ({e})") from e
+                raise Busy(f"the service does not answer; {done} ({e})") from e
         if kind != _TYPE or len(data) > wire.LIMIT:
             raise _refusal(got.status, kind, data)
         reply: dict[str, Any] = wire.unpack(data)

@@ -124,6 +124,22 @@ def test_what_stands_before_a_memory_is_told(
             HttpDoor(f"http://127.0.0.1:{server.getsockname()[1]}", None, elsewhere["AVM_API_KEY"])
 
 
+def test_what_was_never_sent_is_known_not_to_be_done(elsewhere: dict[str, str]) -> None:
+    ask = ["write", "/shared/a.md", "x"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(65536)
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert "is not known" in avm(elsewhere, "--at", url, *ask, code=75)
+    said = avm(elsewhere, "--at", url, *ask, code=75)
+    assert "was not sent" in said and "not known" not in said
+
+
 def test_a_connection_that_was_closed_for_its_silence_is_opened_anew(web: Web, elsewhere: dict[str, str]) -> None:
     door = HttpDoor(web.url, None, elsewhere["AVM_API_KEY"])
     try:
