@@ -411,10 +411,8 @@ class Supervisor:
         } | isolation.status(self._mounts, self._settings, os.geteuid())
 
     def _refused(self) -> str:
-        """Why no change is taken; "" where they are."""
-        shared = self._figures.get("cluster", {"error": "the shared log has not answered yet"})
-        said = self._figures["writer"].get("error") or (shared["error"] if self._settings.store.log is not None else "")
-        return str(said)
+        """Why no change is taken; "" where they are, or where that is not known yet."""
+        return str(self._figures["writer"].get("error") or self._figures.get("cluster", {}).get("error", ""))
 
     def _index_status(self) -> dict[str, Any]:
         child = next((child for child in self._children.all if child.kind == "index"), None)
