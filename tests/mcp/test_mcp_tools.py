@@ -511,6 +511,24 @@ def test_what_is_not_there_is_told_alike_by_every_tool_of_files(alice: Peer, pat
         assert "No such file or directory" in said and "nope.md" in said, (name, said)
 
 
+def test_below_a_link_that_leads_nowhere_nothing_is_found_and_below_one_that_leads_somewhere_files_are_made(
+    world: World, bob: Peer
+) -> None:
+    shared = world.mounts["carol"] / "shared"
+    (shared / "led").mkdir()
+    (shared / "dangling").symlink_to("nowhere")
+    (shared / "leads").symlink_to("led")
+    for path in ("/shared/dangling/x", "/shared/dangling/new/x"):
+        said = f"{path}: No such file or directory"
+        assert bob.refused("avm_read", path=path) == said == bob.refused("avm_write", path=path, content="x")
+        assert bob.ask("call_tool", "avm_fetch", {"targets": [path]}).structured_content["missing"] == [said]
+        assert "No such file" in bob.refused("avm_remember", path=path, content="x")
+    made = bob.said("avm_remember", namespace="leads/noted", title="kept", content="x")
+    assert made["path"] == "/memory/shared/led/noted/kept.md"
+    bob.call("avm_write", path="/shared/leads/new/x", content="made")
+    assert (shared / "led/new/x").read_text() == "made"
+
+
 def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> None:
     seq = bob.said("avm_recent")["seq"]
     assert bob.said("avm_recent", since=str(seq))["changes"] == []
