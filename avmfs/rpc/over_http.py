@@ -19,8 +19,8 @@ from typing import Any, Final
 from avmfs_config.gossip import is_loopback
 
 from avmfs import wire
-from avmfs.errors import NO_TEXT, AvmError, Busy, Denied, Invalid, NotFound, TooBig, from_wire
-from avmfs.rpc.client import REQUEST_LIMIT
+from avmfs.errors import AvmError, Busy, Denied, Invalid, NotFound, TooBig, from_wire
+from avmfs.rpc.client import REQUEST_LIMIT, UNSENDABLE, unsendable
 
 TIMEOUT_S: Final = 120.0
 _TYPE: Final = "application/msgpack"
@@ -74,10 +74,8 @@ class HttpDoor:
         takes at once."""
         try:
             body = wire.pack(arguments)
-        except UnicodeEncodeError:
-            raise Invalid(f"{method}: {NO_TEXT}") from None
-        except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep
-            raise Invalid(f"{method}: {e}") from None
+        except UNSENDABLE as e:
+            raise unsendable(method, arguments, e) from None
         if len(body) > REQUEST_LIMIT - 1024:
             raise TooBig(f"{len(body)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it in pieces with append")
         reply = self._ask("POST", f"/api/{urllib.parse.quote(method, safe='')}", body)
