@@ -12,6 +12,8 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from mcp.shared.exceptions import MCPError
 
+from avmfs import AVM
+from avmfs.codeindex import modules
 from avmfs.mcp import registry
 from avmfs.text.tokens import TokenCounter
 from tests import references
@@ -527,6 +529,21 @@ def test_below_a_link_that_leads_nowhere_nothing_is_found_and_below_one_that_lea
     assert made["path"] == "/memory/shared/led/noted/kept.md"
     bob.call("avm_write", path="/shared/leads/new/x", content="made")
     assert (shared / "led/new/x").read_text() == "made"
+
+
+def test_the_state_of_one_project_is_of_that_one(world: World, alice: Peer) -> None:
+    with AVM(agent="alice", environ=world.environ) as avm:
+        for project in ("garden", "house"):
+            facts = {"root": "/nowhere", "files": 1, "symbols": 2, "languages": {}, "left_out": {}}
+            item = {"path": modules.OVERVIEW, "data": b"# It\n", "user": {modules.META: facts}}
+            avm._door.call("write_index", project=project, items=[item], private=False)
+        try:
+            assert alice.text("avm_index", action="status", project="house") == "house: 1 files, 2 symbols\n"
+            assert len(alice.said("avm_index", action="status")["projects"]) == 2
+            assert "no such project" in alice.refused("avm_index", action="status", project="shed")
+        finally:
+            for project in ("garden", "house"):
+                avm.index_drop(project)
 
 
 def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> None:
