@@ -244,10 +244,11 @@ class MemoryServer(Server[Any]):
             if isinstance(params.ref, types.PromptReference):
                 wanted = params.ref.name == "handoff" and params.argument.name == "to"
                 return [each["name"] for each in call.door("entries", path="/tell")] if wanted else []
-            if params.argument.name != "path":
+            if params.argument.name != "path" or params.ref.uri != resources.COMPLETED:
                 return []
             directory = typed.rpartition("/")[0]
-            listed = call.door("entries", path=f"/memory/{directory}")
+            where = call.door("locate", path=f"/memory/{directory}")["path"]
+            listed = [each for each in call.door("entries", path=where) if each["path"] != where]  # a file lists itself
             above = f"{directory}/" if directory else ""
             return [f"{above}{each['name']}{'/' if each['kind'] == 'directory' else ''}" for each in listed]
 

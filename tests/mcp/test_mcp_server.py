@@ -770,7 +770,7 @@ def test_a_listener_hears_of_changes_in_the_newest_protocol(world: World, bob: P
         until(lambda: any(getattr(each, "uri", "") == "avm://inbox" for each in events))
 
 
-def test_completion_offers_agents_and_names(alice: Peer, bob: Peer) -> None:
+def test_completion_offers_agents_and_names(world: World, alice: Peer, bob: Peer) -> None:
     from mcp_types import PromptReference, ResourceTemplateReference
 
     alice.call("avm_write", path="/shared/comp/alpha.md", content="x")
@@ -779,7 +779,11 @@ def test_completion_offers_agents_and_names(alice: Peer, bob: Peer) -> None:
     template = ResourceTemplateReference(uri="avm://memory/{+path}")
     found = bob.ask("complete", template, {"name": "path", "value": "shared/comp/a"})
     assert found.completion.values == ["shared/comp/alpha.md"]
-    assert bob.ask("complete", template, {"name": "path", "value": "nowhere/x"}).completion.values == []
+    (world.mounts["carol"] / "shared/comp/leads").symlink_to("alpha.md")
+    for typed in ("nowhere/x", "shared/comp/alpha.md/", "shared/comp/leads/"):  # nothing is below a file
+        assert bob.ask("complete", template, {"name": "path", "value": typed}).completion.values == []
+    other = ResourceTemplateReference(uri="avm://other/{path}")
+    assert bob.ask("complete", other, {"name": "path", "value": "shared/comp/a"}).completion.values == []
 
 
 # --- prompts
