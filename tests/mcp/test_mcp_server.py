@@ -30,6 +30,7 @@ from avmfs_config import ConfigError, find_paths
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from avmfs import AVM
 from avmfs.api.connect import open_door
 from avmfs.errors import NO_TEXT, AvmError, Busy, Interrupted, Invalid
 from avmfs.mcp import resources
@@ -804,6 +805,20 @@ def test_prompts_are_filled_with_what_is_so(alice: Peer, bob: Peer) -> None:
     for name, arguments in (("handoff", {}), ("handoff", {"to": "x", "y": "z"}), ("nothing", {})):
         with pytest.raises(MCPError, match=r"required|no such argument|no prompt"):
             bob.ask("get_prompt", name, arguments)
+
+
+def test_a_prompt_is_filled_with_what_an_api_key_opens(world: World, portal: BlockingPortal, alice: Peer) -> None:
+    alice.call("avm_remember", content="The tapir test fails on Mondays", namespace="shared")
+    refused = "(this API key does not allow it)"
+    with AVM(agent="alice", environ=world.environ) as avm:
+        keys = [avm.create_api_key(actions=actions) for actions in (["read", "search"], ["inbox"])]
+    for key, told, start, hand in zip(keys, (True, False), (1, 2), (0, 1), strict=True):
+        with stdio(portal, {**world.environ, "AVM_API_KEY": key}, "alice") as peer:
+            (message,) = peer.ask("get_prompt", "session_start", {"task": "tapir test"}).messages
+            assert ("fails on Mondays" in message.content.text) == told
+            assert message.content.text.count(refused) == start
+            (message,) = peer.ask("get_prompt", "handoff", {"to": "bob"}).messages
+            assert message.content.text.count(refused) == hand
 
 
 # --- HTTP
