@@ -22,6 +22,7 @@ from avmfs.errors import NO_TEXT, Busy, Invalid, TooBig, from_wire
 
 WAIT_S = 30.0  # that one call of ``inbox`` waits: nobody's thread is held for long by a client that is gone
 REQUEST_LIMIT = 16 * 1024 * 1024  # bytes; the door hangs up on more
+BODY_MOST: Final = REQUEST_LIMIT * 3 // 2  # bytes of an HTTP request: what the door takes, as base64
 CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 
 

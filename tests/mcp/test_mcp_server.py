@@ -38,7 +38,7 @@ from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
 from avmfs.mcp.session import Session
 from avmfs.mcp.watching import Watching
-from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.client import BODY_MOST, RemoteDoor
 from tests.mcp.peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
 from tests.mount.mount_world import World, until
 
@@ -830,6 +830,7 @@ def test_http_offers_the_same_in_both_protocols(world: World, portal: BlockingPo
             path = peer.said("avm_remember", content=f"over http {mode}", namespace="shared")["path"]
             assert f"over http {mode}" in peer.said("avm_recall", query=f"http {mode}")["text"]
             assert "no such argument" in peer.refused("avm_read", path=path, other=1)
+            peer.call("avm_write", path=f"/private/large-{mode}", content="x" * 4_300_000)  # as over stdio
             assert peer.ask("read_resource", f"avm:/{path}").contents[0].text == f"over http {mode}\n"
             mounted = world.mounts["carol"] / path.removeprefix("/")
             if mode == "legacy":
@@ -872,7 +873,7 @@ def test_http_is_for_who_has_the_token_and_names_the_server(url: str) -> None:
     assert code(Origin="http://evil.example") == 403 and code(Origin="null") == 403
     assert code(Origin=f"http://localhost:{port}") == 400
     assert httpx2.get(url, headers={}, timeout=LIMIT_S).status_code == 401
-    assert httpx2.post(url, content=b"x" * 5_000_000, headers=usual, timeout=LIMIT_S).status_code == 413
+    assert httpx2.post(url, content=b"x" * (BODY_MOST + 1), headers=usual, timeout=LIMIT_S).status_code == 413
 
 
 def test_a_client_that_sends_nothing_is_hung_up_on(world: World) -> None:
