@@ -531,6 +531,20 @@ def test_below_a_link_that_leads_nowhere_nothing_is_found_and_below_one_that_lea
     assert (shared / "led/new/x").read_text() == "made"
 
 
+def test_the_root_and_the_mailboxes_are_listed_as_at_a_mount(world: World, alice: Peer, bob: Peer) -> None:
+    alice.call("avm_write", path="/private/known.md", content="so that there is one more to tell")
+    boxes = [f"/tell/{each.name}" for each in sorted((world.mounts["carol"] / "tell").iterdir())]
+    assert "/tell/alice" in boxes and "/tell/@all" in boxes
+    assert [each["path"] for each in bob.said("avm_list", path="/tell")["entries"]] == boxes
+    page = bob.said("avm_list", path="/tell", limit=1, offset=1)
+    assert [each["path"] for each in page["entries"]] == boxes[1:2] and page["total"] == len(boxes)
+    assert [each["path"] for each in bob.said("avm_browse", target="/tell")["places"]] == boxes
+    assert {"/memory", "/private", "/shared", "/tell"} <= {
+        each["path"] for each in bob.said("avm_list", path="/")["entries"]
+    }
+    assert bob.said("avm_list", path="/", query="one more to tell")["entries"] == []  # alice's own
+
+
 def test_the_state_of_one_project_is_of_that_one(world: World, alice: Peer) -> None:
     with AVM(agent="alice", environ=world.environ) as avm:
         for project in ("garden", "house"):
