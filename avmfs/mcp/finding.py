@@ -193,6 +193,7 @@ def avm_fetch(
     nonce = call.door("nonce", about="\n".join(targets))["nonce"]
     text = "".join(
         f"=== {nonce} {escaped(each.path)}{' (cut)' if each.more else ''}"
+        f"{' (base64)' if each.encoding == 'base64' else ''}"
         f"{f' (untrusted: {each.untrusted})' if each.untrusted else ''}\n{each.content.rstrip()}\n\n"
         for each in items
     )

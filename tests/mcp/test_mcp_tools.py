@@ -357,6 +357,8 @@ def test_bytes_that_are_no_text_come_as_base64_and_characters_are_not_cut(world:
         if not piece["more"]:
             break
     assert text == "äöü€" * 10 and offset == 90
+    [above, *_] = bob.text("avm_fetch", targets=["/shared/blob.bin"]).splitlines()
+    assert above.endswith(" /shared/blob.bin (base64)")
 
 
 def test_what_was_cut_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
