@@ -147,6 +147,7 @@ class MemoryServer(Server[Any]):
     # Tools ---------------------------------------------------------------------------------------------------
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
+        _first_page(params)
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -188,11 +189,13 @@ class MemoryServer(Server[Any]):
     # Resources -----------------------------------------------------------------------------------------------
 
     async def _list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:
+        _first_page(params)
         found = await self._ask(ctx, resources.listed)
         await self._watching.listed(ctx.session)
         return types.ListResourcesResult(resources=found)
 
     async def _list_templates(self, ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
+        _first_page(params)
         return types.ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
 
     async def _read_resource(self, ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
@@ -230,6 +233,7 @@ class MemoryServer(Server[Any]):
     # Prompts -------------------------------------------------------------------------------------------------
 
     async def _list_prompts(self, ctx: Any, params: Any) -> types.ListPromptsResult:
+        _first_page(params)
         return types.ListPromptsResult(prompts=prompts.prompts())
 
     async def _get_prompt(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
@@ -282,6 +286,12 @@ def _reason(error: Exception, path: object) -> str:
     if isinstance(error, AvmError) and error.filename and isinstance(path, str) and path.endswith(error.filename):
         return f"{escaped(path)}: {error.reason}"
     return str(error)
+
+
+def _first_page(params: types.PaginatedRequestParams | None) -> None:
+    """Of a list, which has no other. Raises MCPError for a cursor, since none was given out."""
+    if params is not None and params.cursor is not None:
+        raise MCPError(types.INVALID_PARAMS, visible(f"no such cursor: {params.cursor!r}"))
 
 
 def _text(text: str) -> types.TextContent:

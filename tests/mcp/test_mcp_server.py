@@ -787,6 +787,13 @@ def test_completion_offers_agents_and_names(world: World, alice: Peer, bob: Peer
     assert bob.ask("complete", other, {"name": "path", "value": "shared/comp/a"}).completion.values == []
 
 
+def test_a_cursor_that_was_never_given_out_is_refused(alice: Peer, bob: Peer) -> None:
+    for peer in (alice, bob):
+        for kind in ("tools", "resources", "resource_templates", "prompts"):
+            with pytest.raises(MCPError, match="no such cursor"):
+                peer.ask(f"list_{kind}", cursor="elsewhere")
+
+
 # --- prompts
 
 
