@@ -104,6 +104,8 @@ class HttpDoor:
                 raise Denied(
                     f"its certificate is not trusted: {e.verify_message} (--ca or AVM_CA: who signed it)"
                 ) from None
+            except (ConnectionRefusedError, socket.gaierror) as e:  # so that nothing was sent
+                raise Busy(f"the service does not answer ({e})") from e
             except (OSError, http.client.HTTPException) as e:
                 self._connection.close()
                 raise Busy(f"the service does not answer; whether it was done is not known ({e})") from e

@@ -150,6 +150,15 @@ def avm(environ: dict[str, str], *arguments: str, data: bytes = b"", code: int =
     return (done.stdout + done.stderr).decode()
 
 
+def test_of_a_service_that_is_not_there_nothing_is_told_of_what_was_done() -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    for url in (f"http://127.0.0.1:{port}", "https://nowhere.invalid"):
+        with pytest.raises(Busy) as caught:
+            HttpDoor(url, None, "a-token")
+        assert "does not answer" in caught.value.reason and "whether it was done" not in caught.value.reason
+
+
 def test_the_command_line(web: Web, elsewhere: dict[str, str], tmp_path: Path) -> None:
     avm(elsewhere, "--at", web.url, "write", "/shared/typed.md", "-", data=b"typed elsewhere\n")
     assert avm(elsewhere, "--at", web.url, "read", "/shared/typed.md") == "typed elsewhere\n"
