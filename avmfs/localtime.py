@@ -34,12 +34,16 @@ class LocalZone(tzinfo):
         return None if when is None else time.localtime(time.mktime(when.timetuple())).tm_zone
 
 
-def nanoseconds(text: str, what: str = "time") -> int:
+def nanoseconds(when: str | datetime, what: str = "time") -> int:
     """An ISO 8601 time, local where it names no zone, in ns since the epoch. Raises Invalid for ``what`` it is."""
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+        when = datetime.fromisoformat(when) if isinstance(when, str) else when
+        at = round(when.timestamp() * 1_000_000) * 1000
     except (ValueError, OverflowError):
-        raise Invalid(f"{what} {text[:80]!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+        raise Invalid(f"{what} {str(when)[:80]!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+    if not -(1 << 63) <= at < 1 << 63:
+        raise Invalid(f"{what} {str(when)!r}: expected a time from 1677 to 2262")
+    return at
 
 
 def minute(stamp: str) -> str:

@@ -201,6 +201,4 @@ def several(name: str, given: Iterable[str]) -> list[str]:
 
 def _ns(when: int | str | datetime | None) -> int | None:
     """Nanoseconds since the epoch; a datetime without an offset is local, and so is a text."""
-    if isinstance(when, str):
-        return nanoseconds(when, "created")
-    return round(when.timestamp() * 1_000_000) * 1000 if isinstance(when, datetime) else when
+    return nanoseconds(when, "created") if isinstance(when, (str, datetime)) else when

@@ -26,6 +26,7 @@ from avmfs.http import identity, values
 from avmfs.http.doors import Caller, Unauthorized
 from avmfs.http.events import WAIT_S
 from avmfs.http.rest import Service
+from avmfs.rpc.client import BODY_MOST
 
 if TYPE_CHECKING:
     from avmfs.mcp.server import MemoryServer
@@ -156,4 +157,6 @@ class McpServers:
         server = MemoryServer(Session(self._where, agent, environ), self._service.version, self._offered, waits)
         # Host and Origin were looked at before the token was.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        return server, server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)
+        return server, server.streamable_http_app(
+            streamable_http_path=PATH, transport_security=unchecked, max_request_body_size=BODY_MOST
+        )

@@ -20,8 +20,8 @@ from avmfs.extras import version_text
 from avmfs.http import identity, openapi, values
 from avmfs.http.doors import ALL, Caller, Doors, Line
 from avmfs.rpc import methods
+from avmfs.rpc.client import BODY_MOST
 
-BODY_MOST: Final = 24 * 1024 * 1024  # bytes: what the door takes, as base64
 BODY_S: Final = 30.0  # for all of a body to come
 T = TypeVar("T")
 

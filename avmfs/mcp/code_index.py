@@ -47,7 +47,11 @@ def avm_index(
     """Where something is in the indexed code: file, line and signature. callers and callees go by names alone."""
     door = _Door(call)
     if action == "status":
-        known = scanning.projects(door)
+        if project is None:
+            known = scanning.projects(door)
+        else:
+            where, facts = scanning.found(door, project)
+            known = [{"project": project, "path": where, **facts}]
         lines = [f"{each['project']}: {each['files']} files, {each['symbols']} symbols\n" for each in known]
         return Answer("".join(lines) or "(no project is indexed)\n", Indexed(symbols=[], projects=known))
     if not query and action != "sigs":

@@ -12,11 +12,13 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from avmfs import paths
+from avmfs.agents.mail import iso
 from avmfs.errors import Invalid, NotDirectory, NotFound
 from avmfs.mcp.registry import Call, Result
 
 UNREADABLE: Final = (NotFound, NotDirectory, Invalid)
 """Of a directory that was just listed: it has gone since, or its name is shown as another one (``clean``)."""
+_PLACES: Final = ((), (paths.TELL,))
 
 
 class Content(Result):
@@ -49,6 +51,20 @@ def read(call: Call, path: str, offset: int, limit: int) -> Content:
         more=more or used < len(data),
         untrusted=found["untrusted"],
     )
+
+
+def listed(call: Call, path: str, **how: Any) -> dict[str, Any]:
+    """The door's ``listing`` of a directory. The root and /tell, of which the store has a part or nothing, are told as
+    a mount shows them."""
+    if any(how.get(name) is not None for name in ("q", "tag")) or paths.split(paths.raw(path)) not in _PLACES:
+        return dict(call.door("listing", path=path, **how))
+    found = [
+        {"path": each["path"], "kind": each["kind"], "size": each["size"], "modified": iso(each["mtime"])}
+        | {"handle": None, "line": ""}
+        for each in call.door("entries", path=path)
+    ]
+    first = how.get("offset", 0)
+    return {"entries": found[first : first + how["limit"]], "total": len(found)}
 
 
 def minute(at: str) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from avmfs.errors import Invalid, NotFound
 from avmfs.localtime import nanoseconds
-from avmfs.mcp.content import Content, minute
+from avmfs.mcp.content import Content, listed, minute
 from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.node import signed
@@ -114,7 +114,7 @@ def avm_list(
     offset: Annotated[int, Field(description="Leave out so many first.", ge=0, le=1_000_000_000)] = 0,
 ) -> Answer[Listing]:
     """What a directory holds, or the files below it that match."""
-    found = call.door("listing", path=path, limit=limit, offset=offset, q=query, tag=tag)
+    found = listed(call, path, limit=limit, offset=offset, q=query, tag=tag)
     value = Listing.of(found)
     lines = [
         f"{each.handle or '-':<6} {escaped(each.path)}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from avmfs.errors import AvmError
-from avmfs.mcp.content import UNREADABLE, Content, minute, read
+from avmfs.mcp.content import UNREADABLE, Content, listed, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.node import NO_ROOM, notice
 from avmfs.text.escapes import escaped
@@ -127,9 +127,9 @@ def avm_browse(
         text = notice(found["degraded"]) + shown + ("(there are more)\n" if more else "")
         return Answer(text, Places(places=places, more=more, degraded=found["degraded"]))
 
-    def listed(where: str, most: int) -> dict[str, Any]:
+    def below(where: str, most: int) -> dict[str, Any]:
         try:
-            return dict(call.door("listing", path=where, limit=most))
+            return listed(call, where, limit=most)
         except UNREADABLE:
             if where == target:
                 raise
@@ -140,9 +140,9 @@ def avm_browse(
         where, left = waiting.pop(0)
         room = limit - len(places)
         if room <= 0:
-            more += int(listed(where, 1)["total"])
+            more += int(below(where, 1)["total"])
             continue
-        found = listed(where, room)
+        found = below(where, room)
         more += found["total"] - len(found["entries"])
         for entry in found["entries"]:
             places.append(Place(relevance=None, **{name: entry[name] for name in ("path", "kind", "handle", "line")}))
@@ -193,6 +193,7 @@ def avm_fetch(
     nonce = call.door("nonce", about="\n".join(targets))["nonce"]
     text = "".join(
         f"=== {nonce} {escaped(each.path)}{' (cut)' if each.more else ''}"
+        f"{' (base64)' if each.encoding == 'base64' else ''}"
         f"{f' (untrusted: {each.untrusted})' if each.untrusted else ''}\n{each.content.rstrip()}\n\n"
         for each in items
     )

@@ -16,6 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from avmfs.mcp.guard import Guarded
 from avmfs.mcp.patience import CLIENTS, Bounded, Patient
 from avmfs.mcp.server import MemoryServer
+from avmfs.rpc.client import BODY_MOST
 
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -33,7 +34,9 @@ def serve_http(
         allowed_hosts=[f"{name}:{port}" for name in known] + list(hosts),
         allowed_origins=[*(f"http://{name}:{port}" for name in known), *origins],
     )
-    app = server.streamable_http_app(streamable_http_path=PATH, transport_security=security, host=host)
+    app = server.streamable_http_app(
+        streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=BODY_MOST
+    )
     config = uvicorn.Config(
         Guarded(app, secret),
         http=Patient,

@@ -10,15 +10,16 @@ the file as it is then, so that of two edits in the same instant none is lost.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
+from avmfs.errors import AvmError, Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
 from avmfs.mcp.content import UNREADABLE, Content, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
@@ -85,20 +86,32 @@ def memory(
     assert where is not None
     # What removes or moves a name means a link itself, not what it leads to.
     place, named = _place(call, where, follow=command not in ("delete", "rename")), escaped(where)
-    match command:
-        case "view":
-            text = _view(call, named, place, view_range)
-        case "create":
-            text = _create(call, named, place, file_text or "")
-        case "str_replace":
-            text = _replace(call, named, place, old_str or "", new_str or "")
-        case "insert":
-            text = _insert(call, named, place, insert_line or 0, insert_text or "")
-        case "delete":
-            text = _delete(call, named, place)
-        case "rename":
-            text = _rename(call, named, place, new_path or "")
+    with _own_names(call):
+        match command:
+            case "view":
+                text = _view(call, named, place, view_range)
+            case "create":
+                text = _create(call, named, place, file_text or "")
+            case "str_replace":
+                text = _replace(call, named, place, old_str or "", new_str or "")
+            case "insert":
+                text = _insert(call, named, place, insert_line or 0, insert_text or "")
+            case "delete":
+                text = _delete(call, named, place)
+            case "rename":
+                text = _rename(call, named, place, new_path or "")
     return Answer(text, Done(command=command, path=where))
+
+
+@contextlib.contextmanager
+def _own_names(call: Call) -> Iterator[None]:
+    """An error that has no words of this tool names the place in the store."""
+    try:
+        yield
+    except AvmError as e:
+        if isinstance(e.filename, str):
+            e.filename = e.filename.replace(_top(call), ROOT)
+        raise
 
 
 def _place(call: Call, path: str, *, follow: bool) -> str:
@@ -114,11 +127,15 @@ def _place(call: Call, path: str, *, follow: bool) -> str:
         if plain in ("", ".", "..") or "/" in plain or "\\" in plain or "\0" in name:
             raise Invalid(f"{path!r} is not below {ROOT}")
         paths.check_name(paths.raw(name))
-    root = f"/memory/private/{call.agent}/memories"
+    root = _top(call)
     place = str(call.door("locate", path="/".join([root, *below]), follow=follow or not below)["path"])
     if place != root and not place.startswith(f"{root}/"):
         raise Invalid(f"{path!r} leads out of {ROOT}")
     return place
+
+
+def _top(call: Call) -> str:
+    return f"/memory/private/{call.agent}/memories"
 
 
 def _is_root(place: str) -> bool:
@@ -282,7 +299,9 @@ def _rename(call: Call, path: str, place: str, new_path: str) -> str:
         call.door("move", source=place, target=target, instead_of=b"")
     except Exists:
         raise Exists(f"Error: The destination {named} already exists") from None
-    except NotFound:
+    except (NotFound, NotDirectory):
+        if _exists(call, place):
+            raise NotDirectory(f"Error: The destination {named} is below what is no directory") from None
         raise NotFound(f"Error: The path {path} does not exist") from None
     return f"Successfully renamed {path} to {named}"
 

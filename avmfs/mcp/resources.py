@@ -69,6 +69,9 @@ TEMPLATES = (
     ),
 )
 
+COMPLETED = TEMPLATES[0].uri_template
+"""That whose ``path`` can be completed."""
+
 
 def uri_of(path: str) -> str:
     """The URI of an absolute path."""

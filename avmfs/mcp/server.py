@@ -149,14 +149,14 @@ class MemoryServer(Server[Any]):
     def streamable_http_app(self, *, max_request_body_size: int = DEFAULT_MAX_REQUEST_BODY_SIZE, **more: Any) -> Any:
         app = super().streamable_http_app(max_request_body_size=max_request_body_size, **more)
         app.add_middleware(Answering)
-        app.add_middleware(
-            RequestBodyLimitMiddleware, max_body_size=max_request_body_size
-        )  # and brings it in one piece
+        # What stands before it gets a body in one piece.
+        app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_request_body_size)
         return app
 
     # Tools ---------------------------------------------------------------------------------------------------
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
+        _first_page(params)
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -202,11 +202,13 @@ class MemoryServer(Server[Any]):
     # Resources -----------------------------------------------------------------------------------------------
 
     async def _list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:
+        _first_page(params)
         found = await self._ask(ctx, resources.listed)
         await self._watching.listed(ctx.session)
         return types.ListResourcesResult(resources=found)
 
     async def _list_templates(self, ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
+        _first_page(params)
         return types.ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
 
     async def _read_resource(self, ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
@@ -244,6 +246,7 @@ class MemoryServer(Server[Any]):
     # Prompts -------------------------------------------------------------------------------------------------
 
     async def _list_prompts(self, ctx: Any, params: Any) -> types.ListPromptsResult:
+        _first_page(params)
         return types.ListPromptsResult(prompts=prompts.prompts())
 
     async def _get_prompt(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
@@ -258,10 +261,11 @@ class MemoryServer(Server[Any]):
             if isinstance(params.ref, types.PromptReference):
                 wanted = params.ref.name == "handoff" and params.argument.name == "to"
                 return [each["name"] for each in call.door("entries", path="/tell")] if wanted else []
-            if params.argument.name != "path":
+            if params.argument.name != "path" or params.ref.uri != resources.COMPLETED:
                 return []
             directory = typed.rpartition("/")[0]
-            listed = call.door("entries", path=f"/memory/{directory}")
+            where = call.door("locate", path=f"/memory/{directory}")["path"]
+            listed = [each for each in call.door("entries", path=where) if each["path"] != where]  # a file lists itself
             above = f"{directory}/" if directory else ""
             return [f"{above}{each['name']}{'/' if each['kind'] == 'directory' else ''}" for each in listed]
 
@@ -295,6 +299,12 @@ def _reason(error: Exception, path: object) -> str:
     if isinstance(error, AvmError) and error.filename and isinstance(path, str) and path.endswith(error.filename):
         return f"{escaped(path)}: {error.reason}"
     return str(error)
+
+
+def _first_page(params: types.PaginatedRequestParams | None) -> None:
+    """Of a list, which has no other. Raises MCPError for a cursor, since none was given out."""
+    if params is not None and params.cursor is not None:
+        raise MCPError(types.INVALID_PARAMS, visible(f"no such cursor: {params.cursor!r}"))
 
 
 def _text(text: str) -> types.TextContent:

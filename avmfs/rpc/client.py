@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from avmfs import wire
 from avmfs.errors import NO_TEXT, Busy, Invalid, TooBig, from_wire
@@ -23,6 +23,7 @@ from avmfs.rpc import times
 
 WAIT_S = 30.0  # that one call of ``inbox`` waits: nobody's thread is held for long by a client that is gone
 REQUEST_LIMIT = 16 * 1024 * 1024  # bytes; the door hangs up on more
+BODY_MOST: Final = REQUEST_LIMIT * 3 // 2  # bytes of an HTTP request: what the door takes, as base64
 CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 
 
@@ -89,10 +90,8 @@ class RemoteDoor:
             self._number += 1
             try:
                 request = wire.frame({"id": self._number, "method": method, "arguments": times.told(arguments)})
-            except UnicodeEncodeError:
-                raise Invalid(f"{method}: {NO_TEXT}") from None
-            except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep
-                raise Invalid(f"{method}: {e}") from None
+            except UNSENDABLE as e:
+                raise unsendable(method, arguments, e) from None
             if len(request) > REQUEST_LIMIT:
                 raise TooBig(
                     f"{len(request)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it through a mount, or in"
@@ -136,6 +135,23 @@ def await_mail(ask: Callable[[float], dict[str, Any]], wait: float) -> dict[str,
         found = ask(min(WAIT_S, max(0.0, deadline - time.monotonic())))
         if time.monotonic() >= deadline or any(not message["read"] for message in found["messages"]):
             return found
+
+
+UNSENDABLE: Final = (OverflowError, TypeError, ValueError)
+
+
+def unsendable(method: str, arguments: dict[str, Any], error: Exception) -> Invalid:
+    """Why a call cannot be sent: the argument is named that is of no type of ours, beyond 64 bits or too deep."""
+    if isinstance(error, UnicodeEncodeError):
+        return Invalid(f"{method}: {NO_TEXT}")
+    for name, value in arguments.items():
+        try:
+            wire.pack(value)
+        except TypeError:
+            return Invalid(f"{method}: {name}: wrong type {type(value).__name__}")
+        except (OverflowError, ValueError) as e:
+            return Invalid(f"{method}: {name}: {e}")
+    return Invalid(f"{method}: {error}")
 
 
 def _connect(sock: socket.socket, address: Path, owner: int | None) -> None:

@@ -20,6 +20,7 @@ from avmfs.rpc.identity import NOBODY
 from avmfs.rpc.mail import WAIT_S
 from avmfs.rpc.methods import method
 from avmfs.search.then import REFUSED
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address
@@ -281,7 +282,7 @@ def _canonical(memory: Memory, path: str, *, follow: bool = True) -> bytes:
     if not parts or parts[0] in (paths.TELL, address.ASK):
         return paths.join(parts)
     with memory.reading() as reader:
-        directory = b"/" if len(parts) == 1 else _directory(memory, reader, parts[:-1])
+        directory = b"/" if len(parts) == 1 else reached(memory, reader, parts[:-1])
         where = directory.rstrip(b"/") + b"/" + parts[-1]
         try:
             found = address.locate(memory, reader, where)
@@ -293,11 +294,17 @@ def _canonical(memory: Memory, path: str, *, follow: bool = True) -> bytes:
         return where
 
 
-def _directory(memory: Memory, reader: Any, parts: tuple[bytes, ...]) -> bytes:
-    try:
-        return bytes(reader.path(memory.resolve(reader, paths.join(parts)).id))
-    except NotFound:
-        return paths.join(parts)
+def reached(memory: Memory, reader: Reader, parts: tuple[bytes, ...]) -> bytes:
+    """Where it is by symlinks, what does not exist of it as it is. Raises NotFound for a symlink that leads nowhere."""
+    for length in range(len(parts), -1, -1):
+        with contextlib.suppress(NotFound):
+            found, rest = memory.resolve(reader, paths.join(parts[:length])), parts[length:]
+            break
+    else:  # an API key does not open the root
+        raise NotFound
+    if rest and reader.child(found.id, rest[0]) is not None:
+        raise NotFound
+    return paths.join((*split(reader.path(found.id)), *rest))
 
 
 def _entry(where: bytes, name: bytes, mode: int, size: int, mtime: int) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from typing import Any, Final
 from avmfs_config.gossip import is_loopback
 
 from avmfs import wire
-from avmfs.errors import NO_TEXT, AvmError, Busy, Denied, Invalid, NotFound, TooBig, from_wire
+from avmfs.errors import AvmError, Busy, Denied, Invalid, NotFound, TooBig, from_wire
 from avmfs.rpc import times
-from avmfs.rpc.client import REQUEST_LIMIT
+from avmfs.rpc.client import REQUEST_LIMIT, UNSENDABLE, unsendable
 
 TIMEOUT_S: Final = 120.0
 _TYPE: Final = "application/msgpack"
@@ -75,10 +75,8 @@ class HttpDoor:
         takes at once."""
         try:
             body = wire.pack(times.told(arguments))
-        except UnicodeEncodeError:
-            raise Invalid(f"{method}: {NO_TEXT}") from None
-        except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep
-            raise Invalid(f"{method}: {e}") from None
+        except UNSENDABLE as e:
+            raise unsendable(method, arguments, e) from None
         if len(body) > REQUEST_LIMIT - 1024:
             raise TooBig(f"{len(body)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it in pieces with append")
         reply = self._ask("POST", f"/api/{urllib.parse.quote(method, safe='')}", body)
@@ -96,7 +94,6 @@ class HttpDoor:
 
     def _ask(self, verb: str, path: str, body: bytes) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": _TYPE, "Accept": _TYPE}
-        done = "nothing was done"
         with self._mutex:
             done = "the request was not sent"
             try:

@@ -153,14 +153,13 @@ def _checked(name: str) -> str:
 
 
 def _spelled(agent: str, path: str) -> bytes:
-    """A key's path with /private and /shared spelled out, which the key's agent would write too."""
+    """A key's path as it is shown: /private, /shared and .. spelled out, which the key's agent would write too."""
     raw = paths.raw(path)
     if len(raw) > PATH_MAX:  # rules look at every directory on the way
         raise NameTooLong(f"a path may have {PATH_MAX} bytes here, this has {len(raw)}")
-    for alias, place in ((b"/private", b"/memory/private/" + paths.raw(agent)), (b"/shared", b"/memory/shared")):
-        if raw == alias or raw.startswith(alias + b"/"):
-            return place + raw[len(alias) :]
-    return raw
+    if not raw.startswith(b"/"):  # which is refused
+        return raw
+    return paths.join(paths.spelled_out(paths.split(raw), agent))
 
 
 MOST = 10_000

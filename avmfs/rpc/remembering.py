@@ -13,6 +13,7 @@ from avmfs import paths
 from avmfs.errors import Denied, Exists, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Document, Node
+from avmfs.rpc.files import reached
 from avmfs.rpc.methods import method
 from avmfs.search.contradictions import contradicted
 from avmfs.search.current import RIVALS
@@ -67,6 +68,7 @@ def remember(
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
     made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl, supersedes, source)
+    _follow(memory, made)
     hits = _alike(memory, content, made["supersedes"])
     found = _duplicate(memory, content, hits)
     told = {
@@ -122,9 +124,18 @@ def _new_memory(memory: Memory, index: int, item: Any) -> dict[str, Any]:
     if not all(isinstance(each, str) for each in item.get("tags") or ()):
         raise Invalid(f"{where}: tags: expected a list of text")
     try:
-        return memory.new_memory(**{**item, "tags": item.get("tags") or ()})
+        made = memory.new_memory(**{**item, "tags": item.get("tags") or ()})
     except Invalid as e:
         raise Invalid(f"{where}: {e.reason}") from None
+    _follow(memory, made)
+    return made
+
+
+def _follow(memory: Memory, made: dict[str, Any]) -> None:
+    """Directories' symlinks on the way are followed, as wherever a path is written."""
+    *above, name = made["path"]
+    with memory.reading() as reader:
+        made["path"] = [*parts(reached(memory, reader, tuple(above))), name]
 
 
 def _alike(memory: Memory, content: str, gone: int | None) -> list[Scored]:

@@ -24,6 +24,6 @@ def check_agent_id(name: str) -> str:
         raise ValueError(f"{name!r} is reserved and cannot be an agent id")
     if not AGENT_ID.fullmatch(name):
         lowered = name.lower()
-        hint = f"; did you mean {lowered!r}?" if AGENT_ID.fullmatch(lowered) else ""
+        hint = f"; did you mean {lowered!r}?" if AGENT_ID.fullmatch(lowered) and lowered not in RESERVED else ""
         raise ValueError(f"{name!r} is not an agent id: a-z 0-9 . _ - only, first a letter or digit{hint}")
     return name

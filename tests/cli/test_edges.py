@@ -276,6 +276,25 @@ def test_a_view_that_is_written_of_what_is_not_there_is_not_found(opened: Open, 
     assert "no such" in alone.complaint("write", "/shared/nope.md:ttl", "2h", code=1).lower()
 
 
+def test_what_cannot_be_sent_is_refused_by_name_with_a_daemon_and_without(opened: Open) -> None:
+    avm = opened("alice")
+    memory = avm.agent_memory()
+    now, large = datetime.now(), 10**30
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: avm.audit(since=now), "since: wrong type datetime"),  # type: ignore[arg-type]
+        (lambda: avm.purge(before=now, dry_run=True), "before: wrong type datetime"),  # type: ignore[arg-type]
+        (lambda: memory.remember("x", created=now.date()), "created: wrong type date"),  # type: ignore[arg-type]
+        (lambda: memory.remember("x", created=large), "created: "),
+        (lambda: avm.delete_mail([large]), "message"),
+    ]
+    for when in ("9999-01-01", datetime(1600, 1, 1)):
+        calls.append((lambda when=when: memory.remember("x", created=when), "expected a time from 1677 to 2262"))
+    for call, said in calls:
+        with pytest.raises(Invalid) as caught:
+            call()
+        assert said in caught.value.reason, caught.value
+
+
 def test_advice_fits(alone: Shell) -> None:
     alone.run("write", "/shared/f.md", "x")
     assert "avm ls" in alone.complaint("history", "/shared/none.md", code=1)

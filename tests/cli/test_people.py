@@ -114,6 +114,17 @@ def test_a_key_is_its_agent_within_its_paths_and_actions(avm: Shell) -> None:
         assert "revoked" in avm.complaint("read", "/shared/k/in.md", agent=None, code=1)
 
 
+def test_a_key_says_what_it_opens_where_its_path_goes_up(avm: Shell) -> None:
+    avm.run("write", "/private/up.md", "hers")
+    for path in ("/memory/shared/../private/alice/*", "/shared/../private/*", "/../private//./*"):
+        made = parsed(avm, "keys", "create", "--path", path)
+        assert made["paths"] == ["/memory/private/alice/*"]
+        with showing(avm, made["key"]):
+            assert avm.out("read", "/private/up.md", agent=None) == "hers"
+            avm.complaint("read", "/shared/k/in.md", agent=None, code=1)
+    assert "begins with /" in avm.complaint("keys", "create", "--path", "shared/k", code=2)
+
+
 def test_a_key_is_printed_alone_on_stdout(avm: Shell) -> None:
     done = avm.run("keys", "create", "-x", "tell", "-x", "inbox")
     key = done.stdout.decode().strip()

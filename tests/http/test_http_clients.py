@@ -103,13 +103,6 @@ def test_a_bad_address_or_token_is_refused(
         HttpDoor(url, agent, elsewhere["AVM_API_KEY"] if token is None else token, operator=operator)
 
 
-def test_where_nobody_listens_nothing_was_done(web: Web, elsewhere: dict[str, str]) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        with pytest.raises(Busy, match="nothing was done"):
-            HttpDoor(f"http://127.0.0.1:{nobody.getsockname()[1]}", None, elsewhere["AVM_API_KEY"])
-
-
 @pytest.mark.parametrize("token", ["avm_x_sec\x00ret_secret", "avm_x_secret\r\nx: y", "avm_x_secret_\u20ac"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(Denied, match="AVM_API_KEY") as refused:
@@ -192,6 +185,15 @@ def avm(environ: dict[str, str], *arguments: str, data: bytes = b"", code: int =
     done = subprocess.run(command, env=environ, input=data, capture_output=True, timeout=LIMIT_S)
     assert done.returncode == code, (done.stdout, done.stderr)
     return (done.stdout + done.stderr).decode()
+
+
+def test_of_a_service_that_is_not_there_nothing_is_told_of_what_was_done() -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    for url in (f"http://127.0.0.1:{port}", "https://nowhere.invalid"):
+        with pytest.raises(Busy) as caught:
+            HttpDoor(url, None, "a-token")
+        assert "does not answer" in caught.value.reason and "whether it was done" not in caught.value.reason
 
 
 def test_the_command_line(web: Web, elsewhere: dict[str, str], tmp_path: Path) -> None:

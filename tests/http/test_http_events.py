@@ -250,6 +250,8 @@ def test_mcp_over_the_service_is_the_agent_of_the_token(web: Web) -> None:
             tools = await session.list_tools()
             done = await session.call_tool("avm_remember", {"content": f"The kiln of {token[:4]} is warm on Mondays."})
             assert not done.is_error, done
+            large = await session.call_tool("avm_write", {"path": "/private/large", "content": "x" * 4_300_000})
+            assert not large.is_error, large
             return [tool.name for tool in tools.tools], said.instructions or ""
 
     for token in (key, web.token("alice"), web.token("bob")):

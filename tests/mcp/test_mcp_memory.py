@@ -107,6 +107,13 @@ def test_it_says_why_it_did_nothing(notes: Peer) -> None:
     assert refused("rename", old_path="/memories/b", new_path="/memories/c") == (
         "Error: The path /memories/b does not exist"
     )
+    notes.call("memory", command="create", path="/memories/f.md", file_text="x")
+    for below in ("/memories/f.md/c", "/memories/f.md/c/d"):
+        assert refused("rename", old_path="/memories/a.md", new_path=below) == (
+            f"Error: The destination {below} is below what is no directory"
+        )
+        assert refused("rename", old_path="/memories/b.md", new_path=below) == f"Error: {missing}"
+        assert refused("create", path=below, file_text="x") == "/memories/f.md/c: Not a directory"
     assert refused("rename", old_path="/memories/a.md", new_path="/memories/a.md") == (
         "Error: The destination /memories/a.md already exists"
     )

@@ -30,6 +30,7 @@ from avmfs_config import ConfigError, find_paths
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from avmfs import AVM
 from avmfs.api.connect import open_door
 from avmfs.errors import NO_TEXT, AvmError, Busy, Interrupted, Invalid
 from avmfs.mcp import resources
@@ -37,7 +38,7 @@ from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.mcp.server import AT_ONCE, MemoryServer
 from avmfs.mcp.session import Session
 from avmfs.mcp.watching import Watching
-from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.client import BODY_MOST, RemoteDoor
 from tests.mcp.peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
 from tests.mount.mount_world import World, until
 
@@ -809,7 +810,7 @@ def test_a_listener_hears_of_changes_in_the_newest_protocol(world: World, bob: P
         until(lambda: any(getattr(each, "uri", "") == "avm://inbox" for each in events))
 
 
-def test_completion_offers_agents_and_names(alice: Peer, bob: Peer) -> None:
+def test_completion_offers_agents_and_names(world: World, alice: Peer, bob: Peer) -> None:
     from mcp_types import PromptReference, ResourceTemplateReference
 
     alice.call("avm_write", path="/shared/comp/alpha.md", content="x")
@@ -818,7 +819,18 @@ def test_completion_offers_agents_and_names(alice: Peer, bob: Peer) -> None:
     template = ResourceTemplateReference(uri="avm://memory/{+path}")
     found = bob.ask("complete", template, {"name": "path", "value": "shared/comp/a"})
     assert found.completion.values == ["shared/comp/alpha.md"]
-    assert bob.ask("complete", template, {"name": "path", "value": "nowhere/x"}).completion.values == []
+    (world.mounts["carol"] / "shared/comp/leads").symlink_to("alpha.md")
+    for typed in ("nowhere/x", "shared/comp/alpha.md/", "shared/comp/leads/"):  # nothing is below a file
+        assert bob.ask("complete", template, {"name": "path", "value": typed}).completion.values == []
+    other = ResourceTemplateReference(uri="avm://other/{path}")
+    assert bob.ask("complete", other, {"name": "path", "value": "shared/comp/a"}).completion.values == []
+
+
+def test_a_cursor_that_was_never_given_out_is_refused(alice: Peer, bob: Peer) -> None:
+    for peer in (alice, bob):
+        for kind in ("tools", "resources", "resource_templates", "prompts"):
+            with pytest.raises(MCPError, match="no such cursor"):
+                peer.ask(f"list_{kind}", cursor="elsewhere")
 
 
 # --- prompts
@@ -841,6 +853,20 @@ def test_prompts_are_filled_with_what_is_so(alice: Peer, bob: Peer) -> None:
             bob.ask("get_prompt", name, arguments)
 
 
+def test_a_prompt_is_filled_with_what_an_api_key_opens(world: World, portal: BlockingPortal, alice: Peer) -> None:
+    alice.call("avm_remember", content="The tapir test fails on Mondays", namespace="shared")
+    refused = "(this API key does not allow it)"
+    with AVM(agent="alice", environ=world.environ) as avm:
+        keys = [avm.create_api_key(actions=actions) for actions in (["read", "search"], ["inbox"])]
+    for key, told, start, hand in zip(keys, (True, False), (1, 2), (0, 1), strict=True):
+        with stdio(portal, {**world.environ, "AVM_API_KEY": key}, "alice") as peer:
+            (message,) = peer.ask("get_prompt", "session_start", {"task": "tapir test"}).messages
+            assert ("fails on Mondays" in message.content.text) == told
+            assert message.content.text.count(refused) == start
+            (message,) = peer.ask("get_prompt", "handoff", {"to": "bob"}).messages
+            assert message.content.text.count(refused) == hand
+
+
 # --- HTTP
 
 
@@ -850,6 +876,7 @@ def test_http_offers_the_same_in_both_protocols(world: World, portal: BlockingPo
             path = peer.said("avm_remember", content=f"over http {mode}", namespace="shared")["path"]
             assert f"over http {mode}" in peer.said("avm_recall", query=f"http {mode}")["text"]
             assert "no such argument" in peer.refused("avm_read", path=path, other=1)
+            peer.call("avm_write", path=f"/private/large-{mode}", content="x" * 4_300_000)  # as over stdio
             assert peer.ask("read_resource", f"avm:/{path}").contents[0].text == f"over http {mode}\n"
             mounted = world.mounts["carol"] / path.removeprefix("/")
             if mode == "legacy":
@@ -892,7 +919,7 @@ def test_http_is_for_who_has_the_token_and_names_the_server(url: str) -> None:
     assert code(Origin="http://evil.example") == 403 and code(Origin="null") == 403
     assert code(Origin=f"http://localhost:{port}") == 400
     assert httpx2.get(url, headers={}, timeout=LIMIT_S).status_code == 401
-    assert httpx2.post(url, content=b"x" * 5_000_000, headers=usual, timeout=LIMIT_S).status_code == 413
+    assert httpx2.post(url, content=b"x" * (BODY_MOST + 1), headers=usual, timeout=LIMIT_S).status_code == 413
 
 
 def test_a_client_that_sends_nothing_is_hung_up_on(world: World) -> None:

@@ -12,6 +12,8 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from mcp.shared.exceptions import MCPError
 
+from avmfs import AVM
+from avmfs.codeindex import modules
 from avmfs.mcp import registry, resources
 from avmfs.text.tokens import TokenCounter
 from tests import references
@@ -359,6 +361,8 @@ def test_bytes_that_are_no_text_come_as_base64_and_characters_are_not_cut(world:
         if not piece["more"]:
             break
     assert text == "äöü€" * 10 and offset == 90
+    [above, *_] = bob.text("avm_fetch", targets=["/shared/blob.bin"]).splitlines()
+    assert above.endswith(" /shared/blob.bin (base64)")
 
 
 def test_what_was_cut_is_not_marked_as_read(alice: Peer, bob: Peer) -> None:
@@ -519,6 +523,53 @@ def test_what_is_not_there_is_told_alike_by_every_tool_of_files(alice: Peer, pat
     ):
         said = alice.refused(name, path=path, **more)
         assert "No such file or directory" in said and "nope.md" in said, (name, said)
+
+
+def test_below_a_link_that_leads_nowhere_nothing_is_found_and_below_one_that_leads_somewhere_files_are_made(
+    world: World, bob: Peer
+) -> None:
+    shared = world.mounts["carol"] / "shared"
+    (shared / "led").mkdir()
+    (shared / "dangling").symlink_to("nowhere")
+    (shared / "leads").symlink_to("led")
+    for path in ("/shared/dangling/x", "/shared/dangling/new/x"):
+        said = f"{path}: No such file or directory"
+        assert bob.refused("avm_read", path=path) == said == bob.refused("avm_write", path=path, content="x")
+        assert bob.ask("call_tool", "avm_fetch", {"targets": [path]}).structured_content["missing"] == [said]
+        assert "No such file" in bob.refused("avm_remember", path=path, content="x")
+    made = bob.said("avm_remember", namespace="leads/noted", title="kept", content="x")
+    assert made["path"] == "/memory/shared/led/noted/kept.md"
+    bob.call("avm_write", path="/shared/leads/new/x", content="made")
+    assert (shared / "led/new/x").read_text() == "made"
+
+
+def test_the_root_and_the_mailboxes_are_listed_as_at_a_mount(world: World, alice: Peer, bob: Peer) -> None:
+    alice.call("avm_write", path="/private/known.md", content="so that there is one more to tell")
+    boxes = [f"/tell/{each.name}" for each in sorted((world.mounts["carol"] / "tell").iterdir())]
+    assert "/tell/alice" in boxes and "/tell/@all" in boxes
+    assert [each["path"] for each in bob.said("avm_list", path="/tell")["entries"]] == boxes
+    page = bob.said("avm_list", path="/tell", limit=1, offset=1)
+    assert [each["path"] for each in page["entries"]] == boxes[1:2] and page["total"] == len(boxes)
+    assert [each["path"] for each in bob.said("avm_browse", target="/tell")["places"]] == boxes
+    assert {"/memory", "/private", "/shared", "/tell"} <= {
+        each["path"] for each in bob.said("avm_list", path="/")["entries"]
+    }
+    assert bob.said("avm_list", path="/", query="one more to tell")["entries"] == []  # alice's own
+
+
+def test_the_state_of_one_project_is_of_that_one(world: World, alice: Peer) -> None:
+    with AVM(agent="alice", environ=world.environ) as avm:
+        for project in ("garden", "house"):
+            facts = {"root": "/nowhere", "files": 1, "symbols": 2, "languages": {}, "left_out": {}}
+            item = {"path": modules.OVERVIEW, "data": b"# It\n", "user": {modules.META: facts}}
+            avm._door.call("write_index", project=project, items=[item], private=False)
+        try:
+            assert alice.text("avm_index", action="status", project="house") == "house: 1 files, 2 symbols\n"
+            assert len(alice.said("avm_index", action="status")["projects"]) == 2
+            assert "no such project" in alice.refused("avm_index", action="status", project="shed")
+        finally:
+            for project in ("garden", "house"):
+                avm.index_drop(project)
 
 
 def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> None:

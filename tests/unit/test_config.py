@@ -84,6 +84,7 @@ def test_valid_agent_id_is_returned(name: str) -> None:
         ("me", "reserved"),
         ("avmfs", "reserved"),
         ("Alice", "did you mean 'alice'"),
+        ("ALL", "first a letter or digit$"),
         ("-a", "first a letter or digit"),
         (".a", "first a letter or digit"),
         ("a/b", "a-z 0-9"),
