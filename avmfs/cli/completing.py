@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 from avmfs.api.connect import asked, located, running, who_asks
 from avmfs.errors import AvmError
@@ -19,6 +19,24 @@ from avmfs.rpc.client import Door
 
 WITHIN_S: Final = 1.0
 _PLAIN: Final = re.compile(r"[\w@%+=./~-]+")  # what bash, zsh and fish take as it is, wherever it stands
+
+
+@add_completion_class
+class Bash(BashComplete):
+    """By the line up to the cursor: bash cuts its words at ``=``, ``@`` and ``:`` too, and puts what is offered behind
+    the last of these."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        args, incomplete = super().get_completion_args()
+        if os.environ["COMP_CWORD"] == "-1":
+            args = split_arg_string(os.environ["COMP_WORDS"])[1:]
+            incomplete = "" if os.environ["COMP_WORDS"][-1:].isspace() or not args else args.pop()
+        breaks = os.environ.get("COMP_WORDBREAKS", "")
+        self._before = incomplete[: max((incomplete.rfind(each) for each in breaks), default=-1) + 1]
+        return args, incomplete
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return f"{item.type},{item.value.removeprefix(self._before)}"
 
 
 def offered(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem]:

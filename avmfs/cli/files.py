@@ -126,7 +126,8 @@ def mv_(memory: Door, source: str, target: str, dry_run: bool, yes: bool) -> Non
 @_yes
 @null_option
 def rm_(paths: tuple[str, ...], recursive: bool, permanently: bool, dry_run: bool, yes: bool, null: bool) -> None:
-    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL.
+    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or with -0 each ended by a
+    NUL.
 
     Notes older than a minute go to the trash (avm trash), from which they come back."""
     wanted = names_of(paths, null=null)

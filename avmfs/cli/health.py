@@ -118,6 +118,9 @@ def _reranker(settings: Settings) -> Iterator[Finding]:
 
 
 _OPEN = {
+    'COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD': (  # which are cut within a word (completing.Bash)
+        'COMP_WORDS="${COMP_LINE:0:COMP_POINT}" COMP_CWORD=-1 COMP_WORDBREAKS="$COMP_WORDBREAKS"'
+    ),
     "COMPREPLY+=($value)": 'COMPREPLY+=("$value"); [[ $value == */ ]] && compopt -o nospace',
     "compadd -U -V unsorted -a completions": (
         "local -a open=(${(M)completions:#*/}); completions=(${completions:#*/})\n"

@@ -25,7 +25,7 @@ TOPICS: Final = {
     "shell": ("guides/shell.md", "scripts and pipes"),
     "json": ("guides/json.md", "what every command prints with --json"),
     "mcp-clients": ("guides/mcp-clients.md", "the memory as tools of an MCP client"),
-    "frameworks": ("guides/frameworks.md", "LangGraph, OpenAI Agents SDK and LlamaIndex on the memory"),
+    "frameworks": ("guides/frameworks.md", "LangGraph, OpenAI Agents SDK, LlamaIndex and CrewAI on the memory"),
     "service": ("guides/service.md", "the daemon at login or at boot"),
     "troubleshooting": ("guides/troubleshooting.md", "what goes wrong, and what mends it"),
     "views": ("VIEWS.md", "every :view of a file or directory"),

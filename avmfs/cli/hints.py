@@ -13,8 +13,9 @@ from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError, Busy, Denied, Exists, IsDirectory, NotDirectory, NotFound, StoreFailed
 
 _NOT_ON_FILES = frozenset(
-    {"tell", "index", "mount", "playground", "bench", "warmup", "config", "init", "doctor", "repair"}
+    {"tell", "index", "mount", "playground", "bench", "warmup", "config", "init", "doctor", "repair", "import", "sync"}
 )
+"""Commands whose paths are no files of the memory: advice on these would not help."""
 
 _RIGHTS = "avm read PATH:shared says who may; /private and /shared are for everybody's own and common files"
 _PLACES = "files belong below /memory: /shared is for common ones, /private for your own"

@@ -34,7 +34,7 @@ _ACTIONS = ("make", "list", "check", "restore")
 
 
 @subcommand("backup", "Back the store up, list backups, restore one.")
-@click.argument("arguments", metavar="[make|list|check|restore] FOLDER", nargs=-1, required=True)
+@click.argument("arguments", type=click.Path(), metavar="[make|list|check|restore] FOLDER", nargs=-1, required=True)
 @click.option("--keep", type=click.IntRange(1, 10_000), help="make: how many backups stay. [default: backup.keep, 14]")
 @click.option("--at", "when", metavar="TIME", help="restore: the last one made no later: yesterday, 2026-03-01T12:00.")
 @click.option("--to", type=LOCAL, help="restore: the new data directory. [default: the usual one]")

@@ -39,7 +39,7 @@ class Step:
     answer: str
 
 
-@subcommand("playground", "A guided tour on a memory of its own, which leaves nothing behind.")
+@subcommand("playground", "A guided tour on a memory of its own, which is removed.")
 @click.option("--yes", "-y", is_flag=True, help="Do not wait for Enter between the steps.")
 @click.option("--words-only", is_flag=True, help="Do not load the model: recall by words.")
 def playground_(ctx: click.Context, yes: bool, words_only: bool) -> None:

@@ -48,7 +48,15 @@ def output(path: Path) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     new = path.parent / beside(path.name, f".{secrets.token_hex(8)}")  # another may write one at once
-    with open(new, "xb", opener=private) as f:
+
+    def opener(name: str, flags: int) -> int:
+        try:
+            return private(name, flags)
+        except OSError as e:
+            e.filename = os.fspath(path)  # as it was asked for
+            raise
+
+    with open(new, "xb", opener=opener) as f:
         try:
             yield f
             f.flush()

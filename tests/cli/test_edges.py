@@ -413,3 +413,9 @@ def test_a_dry_run_refuses_what_the_import_does(
     dry, real = (json.loads(avm.out(*asked, *more, code=1)) for more in (["-n"], []))
     assert [each["where"] for each in dry["refused"]] == [each["where"] for each in real["refused"]] == refused
     assert dry["added"] == real["added"]
+
+
+def test_what_is_not_on_this_machine_is_named_and_not_looked_for_in_the_memory(alone: Shell) -> None:
+    for line in ("import tar /nope", "sync /nope /shared/x", "export tar /nope/x.tar"):
+        said = alone.complaint(*line.split(), code=1)
+        assert "/nope" in said and "/nope/." not in said and "avm ls" not in said, said

@@ -54,17 +54,20 @@ def test_bash_completes_commands_and_options(alone: Shell, tmp_path: Path) -> No
     (tmp_path / "avm").chmod(0o755)
     ask = r"""
 eval "$SCRIPT"
+compopt() { echo "${@: -1}"; }
 complete_with() {
     COMPREPLY=()
     "$(complete -p avm | sed 's/.*-F \([^ ]*\) .*/\1/')" avm
     printf '%s\n' "${COMPREPLY[@]}"
 }
-COMP_WORDS=(avm rec); COMP_CWORD=1; complete_with
-COMP_WORDS=(avm recall --max); COMP_CWORD=2; complete_with
+COMP_LINE="avm rec"; COMP_POINT=7; complete_with
+COMP_LINE="avm recall --max  x"; COMP_POINT=16; complete_with
+COMP_LINE="avm backup "; COMP_POINT=11; complete_with
+COMP_LINE="avm --config "; COMP_POINT=13; complete_with
 """
     environ = {**alone.environ, "SCRIPT": script, "PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash", "--norc", "-c", ask], env=environ, capture_output=True, text=True, timeout=300)
-    assert done.stdout.split() == ["recall", "--max-tokens"], done.stderr
+    assert done.stdout.split() == ["recall", "--max-tokens", "default", "default"], done.stderr
     for shell in ("zsh", "fish"):
         assert "_AVM_COMPLETE" in alone.out("completion", shell, agent=None)
     assert json.loads(alone.out("completion", "fish", "--json", agent=None))["shell"] == "fish"

@@ -61,7 +61,7 @@ class Terminal:
 def programs(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of alice's terminal, with `avm` in its PATH, and something to complete."""
     shell = Shell(world.environ)
-    for name in ("plan.md", "notes/one.md", "two words.md"):
+    for name in ("plan.md", "notes/one.md", "two words.md", "a=b.md", "c@d.md"):
         shell.run("write", f"/shared/{name}", "x")
     shell.run("write", "/private/own.md", "x", agent="bob")
     shell.run("snapshot", "make", "before")
@@ -88,6 +88,10 @@ def test_a_shell_completes_paths_agents_and_snapshots(programs: dict[str, str], 
         terminal.typed(f"{clear}avm tell bo\t", "b ")
         terminal.typed(f"{clear}avm snapshot rm be\t", "fore ")
         terminal.typed(f"{clear}avm ls --at sna\t", r"p\.before ")
+        terminal.typed(f"{clear}avm read /shared/a=\t", r"b\.md ")
+        terminal.typed(f"{clear}avm read /shared/c@\t", r"d\.md ")
+        if name != "fish":  # which offers nothing behind a =
+            terminal.typed(f"{clear}avm ls --at=sna\t", r"p\.before ")
         terminal.typed(f"{clear}exit\n")
     finally:
         terminal.end()
