@@ -37,6 +37,7 @@ from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from tests.behind import connect
 from tests.contract.store_world import faults
+from tests.contract.test_store_dumps import VERSIONS, load
 from tests.small_disks import small_disk
 
 pytestmark = pytest.mark.slow
@@ -550,6 +551,18 @@ STATES: dict[str, tuple[Callable[[Path], Any], str, str, tuple[str, ...], int, b
 def test_doctor_finds_nothing_in_what_no_damage_was_done_to(made: Path, tmp_path: Path, run: Run, image: str) -> None:
     shutil.copytree(made / image, tmp_path / "data")
     assert problems(run) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_is_wrong_with_a_store_of_an_older_version(tmp_path: Path, run: Run, version: int) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    path = load(version, tmp_path / "data")
+    path.chmod(0o600)
+    before = path.read_bytes()
+    assert problems(run) == []
+    code, done = run("repair", "--dry-run")
+    assert code == 0 and done["found"] == []
+    assert path.read_bytes() == before
 
 
 def test_doctor_waits_for_the_first_anchors_of_what_has_just_been_chained(
