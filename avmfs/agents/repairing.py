@@ -108,6 +108,8 @@ def _repair(path: Path, settings: Settings) -> Iterator[Repair]:
             done.found.append(f"{path}: the disk does not give {len(lost)} of its pages, such as {lost[0]}")
         done.kept = [f"page {page}: its newest image is not what was written" for page in bad]
         try:
+            if examine.older(image):
+                examine.migrate(image)
             with contextlib.closing(examine.FrozenStore(image, True)) as store:
                 done.found += [each.says for each in examine.rows(store)] + _audit(store, kept, known)
         except examine.BROKEN as e:

@@ -173,7 +173,10 @@ def _store(
         yield Finding(each.about, "problem", each.says, give_up if each.lost else repair)
     if any(each.about == "database" for each in found):
         return
-    with examine.frozen(path, left) as at, contextlib.closing(examine.FrozenStore(at, not live)) as store:
+    with (
+        examine.frozen(path, left, migrated=not live) as at,
+        contextlib.closing(examine.FrozenStore(at, not live)) as store,
+    ):
         if (newest := examine.newest(store)) < known:
             says = f"the store ends at change {newest}, though changes up to {known} were kept"
             yield Finding("database", "problem", says, repair if left is not None and left.behind else give_up)

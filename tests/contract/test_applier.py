@@ -15,7 +15,7 @@ import pytest
 from avmfs.access import Person, Policy, Principal, Quota
 from avmfs.errors import Denied, Exists, Invalid, NoSpace, NotFound, Stale, StoreFailed
 from avmfs.store import commands
-from avmfs.store.commands import indexing, versions
+from avmfs.store.commands import indexing, upkeep, versions
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows import api_keys
 from avmfs.store.schema import database
@@ -277,6 +277,19 @@ def test_where_room_is_short_the_past_keeps_nothing_of_what_ends(path: Path) -> 
             applier.short = functools.partial(bool, True)
         applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": name.encode()})
         assert one(applier, "select count(*) from past_version") == 1, name
+    applier.close()
+
+
+def test_where_room_is_short_what_was_removed_is_freed_in_small_steps(path: Path) -> None:
+    applier = Applier(path, Policy(), IndexRules(), orphans=True, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    nodes = [write(applier, f"f{number}")["node"] for number in range(upkeep.FREED_SHORT + 1)]
+    for number in range(len(nodes)):
+        applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"f%d" % number})
+    applier.short = functools.partial(bool, True)
+    for reaped, more in ((upkeep.FREED_SHORT, True), (1, False)):
+        done = applier.alone(OPERATOR, "reap_orphans", {"nodes": nodes})
+        assert done == {"reaped": reaped, "more": more}
     applier.close()
 
 

@@ -23,6 +23,7 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import disk_reserve
 from avmfs.store.writer.disk_reserve import DiskReserve
 from tests.contract.store_world import ALICE
+from tests.small_disks import small_disk
 
 MB = 1 << 20
 
@@ -111,6 +112,8 @@ def test_free_pages_are_room(disk: Disk, room: DiskReserve, tmp_path: Path) -> N
     db.execute("delete from t")
     assert admitted(room, "commit", 200_000)
     assert not admitted(room, "commit", 900_000), "no more than the log has room for"
+    disk.free = MB // 2
+    assert admitted(room, "commit", 1), "what the words' index has left"
 
 
 def test_of_a_database_that_was_taken_away_what_was_known_holds(
@@ -135,6 +138,9 @@ def test_it_is_told_once(disk: Disk, room: DiskReserve, caplog: pytest.LogCaptur
     for _ in range(3):
         admitted(room, "create", 1)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    disk.free = 8 * MB
+    assert not admitted(room, "commit", 7 * MB) and admitted(room, "create", 1)
+    assert len(caplog.records) == 2, "one that is too large is refused, and the disk is not full"
 
 
 def test_without_a_daemon_the_reserve_is_kept_too(disk: Disk, tmp_path: Path) -> None:
@@ -157,3 +163,20 @@ def test_without_a_daemon_the_reserve_is_kept_too(disk: Disk, tmp_path: Path) ->
         store.submit(OPERATOR, "act_as_operator")  # who is to remove others' files
         found = fresh.in_words(store, partial(store.submit, ALICE))
         assert found is not None and "full" in found, "a search goes on, and says what it lacks"
+
+
+def test_words_that_take_more_than_their_text_leave_room_to_remove_files(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "24m") as where:
+        with contextlib.closing(open_direct(where / "avm.db", Policy(), IndexRules())) as store:
+            for name in b"old", b"older":
+                store.submit(ALICE, "write_path", path=[b"memory", name], data=b"17 " * 200_000)
+        left = os.statvfs(where)
+        (where / "ballast").write_bytes(bytes(left.f_bavail * left.f_frsize - (800 << 10)))
+        with contextlib.closing(open_direct(where / "avm.db", Policy(), IndexRules())) as store:
+            found = fresh.in_words(store, partial(store.submit, ALICE))
+            assert found is not None and "full" in found
+            for name in b"old", b"older":
+                store.submit(ALICE, "unlink", parent=MEMORY, name=name)
+            store.submit(ALICE, "write_path", path=[b"memory", b"small"], data=b"x")
+        left = os.statvfs(where)
+        assert left.f_bavail * left.f_frsize > 400 << 10

@@ -77,7 +77,8 @@ def fill_and_empty(writer: WriterProcess) -> None:
     assert len(names) > 40
     for name in names:
         store.submit(ALICE, "unlink", parent=MEMORY, name=name)
-    store.submit(OPERATOR, "reap_all_orphans")
+    while store.submit(OPERATOR, "reap_all_orphans")["more"]:
+        pass
     store.close()
 
 

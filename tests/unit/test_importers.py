@@ -298,6 +298,15 @@ def test_directories_of_the_earlier_avm_are_there_already_the_second_time(store:
     assert (again.added, again.updated, again.same) == (0, 0, first.added + first.same)
 
 
+def test_metadata_nested_too_deeply_of_the_earlier_avm_is_kept_as_text(store: Open, tmp_path: Path) -> None:
+    path, deep = earlier_avm(tmp_path), '{"a":' * 3000 + "1" + "}" * 3000
+    with apsw.Connection(str(path)) as db:
+        db.execute("update nodes set meta = ? where path = '/memory/shared/odd.md'", (deep,))
+    got = imported(store("store"), "avm-db", path)
+    assert got["shared/odd.md"].data == b"bad meta\n" and deep.startswith(got["shared/odd.md"].meta["meta"])
+    assert "shared/empty.md" in got, "what comes behind it is brought in, too"
+
+
 def test_another_database_is_refused(tmp_path: Path) -> None:
     with apsw.Connection(str(tmp_path / "x.db")) as db:
         db.execute("create table t(a)")

@@ -336,7 +336,8 @@ class DirectWriter(Submitter):
             database.prepare(path, at_least)
             self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
             self._reserve = reserve = DiskReserve(path, self._applier.db)
-            self._applier.admit, self._applier.short = reserve.admit, lambda: reserve.near
+            self._applier.admit, self._applier.weigh = reserve.admit, reserve.weigh
+            self._applier.short = lambda: reserve.near
             self._applier.db.set_wal_hook(self._committed)
             self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
             self._recover()

@@ -15,6 +15,7 @@ from avmfs.store.tx.transaction import Tx
 
 VECTOR_LOG_KEPT = 100_000
 FREED = 1000  # blocks and files in one transaction: SQLite reads nearly all of a block that goes, and others wait
+FREED_SHORT = 32  # each takes some two pages of the log, for which there is little room then
 
 _ORPHAN = "select 1 from node where id = ? and parent is null and id <> ?"
 
@@ -89,7 +90,7 @@ def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
     """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped", "more"}: ask again for
     the same ones; of a large file the first blocks may be gone by then."""
     tx.require_operator()
-    reaped, left = 0, FREED
+    reaped, left = 0, FREED if tx.spacious else FREED_SHORT
     for node in nodes:
         if left > 0 and tx.db.execute(_ORPHAN, (node, tables.ROOT)).get:
             freed = content.release_extents(tx.db, node, left)

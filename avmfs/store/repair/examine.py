@@ -25,6 +25,7 @@ from avmfs.store.files.io import read_all
 from avmfs.store.files.wal_frames import WalFrames
 from avmfs.store.queries.connections import Connections, Lone
 from avmfs.store.rows import checksums, content
+from avmfs.store.schema import database
 from avmfs.store.schema import tables as schema
 from avmfs.store.store import Store
 
@@ -80,18 +81,35 @@ class FrozenStore(Store):
 
 
 @contextlib.contextmanager
-def frozen(path: Path, left: WalFrames | None) -> Iterator[Path]:
-    """A database without a log that says what this one says with its own: itself, or a private copy."""
-    if left is None:
+def frozen(path: Path, left: WalFrames | None, *, migrated: bool = False) -> Iterator[Path]:
+    """A database without a log that says what this one says with its own: itself, or a private copy. ``migrated``: with
+    this version's tables."""
+    if left is None and not (migrated and older(path)):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="avm-") as folder:
         size = path.stat().st_size if path.exists() else 0
-        wanted, free = size + left.frames * left.page_size, shutil.disk_usage(folder).free
+        wanted = size if left is None else size + left.frames * left.page_size
+        free = shutil.disk_usage(folder).free
         if wanted > free:
             raise NoSpace(f"{wanted >> 20} MB are needed to look at a copy, TMPDIR names another place", folder)
         image(path, left, made := Path(folder) / path.name)
+        if migrated and older(made):
+            migrate(made)
         yield made
+
+
+def older(path: Path) -> bool:
+    """Return whether an earlier version wrote this database."""
+    header = _header(path)
+    return header[:16] == MAGIC and schema.OLDEST <= int.from_bytes(header[60:64], "big") < schema.VERSION
+
+
+def migrate(image: Path) -> None:
+    """Bring a copy to this version's tables, as a start does the store, and leave no log. Raises what is ``BROKEN``."""
+    database.prepare(image)
+    with contextlib.closing(database.connect(image, writable=True)) as db:
+        db.execute("pragma journal_mode = delete")
 
 
 def image(path: Path, left: WalFrames | None, to: Path, lost: list[int] | None = None) -> list[int]:

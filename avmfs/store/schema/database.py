@@ -220,5 +220,5 @@ def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
 
 
 def _foreign(path: Path, application: int) -> str:
-    hint = "choose another path with --db or AVM_DB"
+    hint = "choose another path with --db or AVM_DB; an earlier AVM's: avm --operator import avm-db FILE brings it in"
     return f"{path} is a database of another program (application_id {application:#x}); {hint}"

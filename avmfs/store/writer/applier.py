@@ -54,6 +54,7 @@ class Applier:
         self._orphans = orphans
         self._clock = clock
         self.admit: Callable[[str, dict[str, Any]], None] | None = None  # says which commands there is room for
+        self.weigh: Callable[[str], None] = lambda command: None  # and whether there was, of one that has been done
         self._shared = shared
         self._known = WriterMemo()
         if not shared:
@@ -108,6 +109,7 @@ class Applier:
                 reply = commands.run(tx, command, arguments)
                 if tx.states is not None:
                     tx.states.settle(self.do, tx.rows[-1][0] if tx.rows else None)
+                self.weigh(command)
                 self._charges.settle(tx)
                 audit_rows.told(tx, command, self.db.total_changes() != changes)
                 if record is not None:

@@ -74,6 +74,19 @@ class DiskReserve:
         elif self._full and not self.low:
             self._say(full=False)
 
+    def weigh(self, command: str) -> None:
+        """After each command, before its transaction is committed. How much the words of a text take shows only once
+        they are in their index. Raises NoSpace."""
+        if not self.near or not commands.traits(command).uses_reserve:
+            return
+        with self._db:  # FTS5 keeps new words in memory until a savepoint or the commit
+            pass
+        self._db.cache_flush()  # into the log: the disk has given what that takes, or SQLite raises
+        pages = int(self._db.execute("pragma page_count").get)
+        disk, grows = os.statvfs(self._path), pages * PAGE - os.stat(self._path).st_size
+        if disk.f_bavail * disk.f_frsize - max(0, grows) < self.reserve // 2:
+            self._refuse()
+
     def only_in_parts(self, size: int) -> bool:
         """Return whether there is room for so many bytes in the database, of which the log would not take all at
         once."""
@@ -82,7 +95,7 @@ class DiskReserve:
             return False
         size += _PER_REQUEST
         free = self._free()
-        return free > size + size // 4 and self._left - size < self.reserve // 2
+        return free > size + size // 4 and self._left - size < self.reserve // 4
 
     def _look_again(self) -> None:
         if time.monotonic() - self._looked_at > _AGAIN_S:
@@ -94,17 +107,22 @@ class DiskReserve:
 
     def _require(self, traits: commands.Traits, size: int) -> None:
         free = self._free()
-        if traits.uses_reserve or free > 2 * size:  # in the end, nothing but the log grows
+        if free > 2 * size:  # in the end, nothing but the log grows
+            fits = self._left - size >= self.reserve // 4
+        elif traits.uses_reserve:
             fits = self._left - size >= self.reserve // 2
         else:
             fits = self._left - 2 * size >= self.reserve
         if not fits:
-            self._say(full=True)
-            self.when_refused()
-            raise NoSpace("the disk that holds the store is full", os.fspath(self._path))
+            self._refuse()
         self._left -= size
         if max(free, self._left) > 2 * self.reserve:
             self._say(full=False)
+
+    def _refuse(self) -> None:
+        self._say(full=max(self._free(), self._left) <= 2 * self.reserve)
+        self.when_refused()
+        raise NoSpace("the disk that holds the store is full", os.fspath(self._path))
 
     def _say(self, *, full: bool) -> None:
         """In the log, once."""

@@ -116,7 +116,7 @@ class Writer:
 
     def run(self) -> None:
         """Serve until stopped."""
-        self._applier.admit = self._reserve.admit
+        self._applier.admit, self._applier.weigh = self._reserve.admit, self._reserve.weigh
         self._applier.short = lambda: self._reserve.near
         self._applier.db.set_wal_hook(self._checkpointer.hook)
         self._applier.db.set_commit_hook(self._in_place.check)  # who ends us with what it raises has nothing committed

@@ -49,6 +49,6 @@ def _meta(said: bytes | None) -> dict[str, Any]:
     """What is no JSON is kept as it is."""
     try:
         meta = json.loads(said or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # or nested too deeply
         meta = None
     return meta if isinstance(meta, dict) else {"meta": os.fsdecode(said or b"")[:4096]}
