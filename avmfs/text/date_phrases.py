@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from avmfs.text import function_words
 from avmfs.text.segment import terms
 
 WHEN: Final = re.compile(
@@ -54,7 +55,7 @@ _MONTHS: Final = {
 }  # fmt: skip
 _WORDS: Final = {
     "the day before yesterday": "vorgestern|avant-hier|anteayer|antier|позавчера|أول أمس",
-    "yesterday": "gestern|hier (?:matin|soir)|ayer|вчера|أمس",
+    "yesterday": "gestern|hier|ayer|вчера|أمس",
     "today": "heute|aujourd['’]hui|hoy|сегодня",
     "tomorrow": "demain|завтра|غدا",
     "one week ago": "قبل أسبوع",
@@ -119,8 +120,6 @@ _ASIAN: Final = tuple(
     )
 )  # fmt: skip
 _KOREAN: Final = str.maketrans("한두세네", "一两三四")
-# Words of English, in which "2 Mars missions" are no day of March.
-_ENGLISH: Final = re.compile(r"\b(?:the|what|which|who|whose|why|how|when|where|does|did|is|are|of)\b", re.IGNORECASE)
 
 
 def readable(question: str) -> tuple[str, str]:
@@ -132,7 +131,8 @@ def readable(question: str) -> tuple[str, str]:
             had.append(hit[0])
         return words or hit[0]
 
-    if not _ENGLISH.search(question):
+    # "2 Mars missions" is no day of March.
+    if not function_words.TELLS_ENGLISH.search(question):
         question = _AGO.sub(lambda hit: put(hit, _ago(hit)), question)
         question = _MONTH.sub(lambda hit: put(hit, _month(hit)), question)
         question = _NAMED.sub(lambda hit: put(hit, _named(hit)), question)
@@ -161,6 +161,8 @@ def _month(hit: re.Match[str]) -> str:
 
 
 def _named(hit: re.Match[str]) -> str:
+    if hit[0].casefold() == "hier" and "hier" in function_words.spoken(hit.string):
+        return ""  # German: here
     return f"{_said(hit, ('since', 'before'))} {_said(hit, _PHRASE).replace('_', ' ')}"
 
 

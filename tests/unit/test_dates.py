@@ -117,6 +117,7 @@ LAST_WEEK, LAST_MONTH = ("2026-02-23", "2026-03-02"), ("2026-02-01", "2026-03-01
         ("в этом году", ("2026-01-01", "2027-01-01")),
         ("هذا الشهر", ("2026-03-01", "2026-04-01")),
         ("gestern", ("2026-03-06", "2026-03-07")),
+        ("Qu'est-ce que j'ai écrit hier ?", ("2026-03-06", "2026-03-07")),
         ("avant-hier", ("2026-03-05", "2026-03-06")),
         ("어제", ("2026-03-06", "2026-03-07")),
         ("vor zwei Wochen", ("2026-02-18", "2026-02-25")),
@@ -172,6 +173,7 @@ def test_a_date_without_a_year_is_that_of_any_year_near(question: str) -> None:
         "who drew the 2 Mars missions",
         "morgen früh",
         "Woche",
+        "Was steht hier?",
         "未来年份",
     ],
 )
