@@ -294,13 +294,13 @@ class Engine:
                 early = degraded == NONE_YET.format(meaning.model) and len(table.passages) > 0
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
-        at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        at, near = nearest or signals.unseen(table, words.positions, question, tz, semantic.DEPTH)
         near = near * (1.0 if meaning is None else scale(meaning.model))
         if not by_meaning:
             near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
-        columns = {"cosine": near, "words": words.words, "context": words.context}
-        columns |= signals.columns(table, at, near, question, tz)
+        columns = signals.columns(table, at, near, question, tz) | {"cosine": near, "context": words.context}
+        columns["words"] = columns["date"] if nearest is None and question.days_alone else words.words
         columns["phrase"] = np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at))
         weights = _BY_MEANING if by_meaning else self._weights
         if weights.decay and now is not None:

@@ -21,7 +21,7 @@ from avmfs.localtime import DAY_NS, HOUR_NS
 from avmfs.search import lexical
 from avmfs.store.index import allocator
 from avmfs.store.index.columns import Columns
-from avmfs.text import dates, segment, speech
+from avmfs.text import date_phrases, dates, segment, speech
 
 AFTERMATH: Final = timedelta(days=7)
 """What happened is often told within a week: the days after those that were named count half."""
@@ -56,12 +56,18 @@ Places = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a question says beside its topic. ``days``: what it names; ``when``: a time is asked for; ``terms``: all its
-    words, names among them; ``dated``: those that name the days."""
+    words, names among them; ``dated``: those that name the days; ``anything``: those that ask for all of them."""
 
     days: tuple[dates.Days, ...]
     when: bool
     terms: frozenset[str]
     dated: frozenset[str] = frozenset()
+    anything: frozenset[str] = ANYTHING
+
+    @property
+    def days_alone(self) -> bool:
+        """Whether it asks for nothing but what is of those days."""
+        return bool(self.days) and self.terms <= self.dated | self.anything
 
 
 def asked(q: str, now: int, tz: tzinfo) -> Asked:
@@ -73,7 +79,14 @@ def asked(q: str, now: int, tz: tzinfo) -> Asked:
 @lru_cache(256)
 def _asked(q: str, today: date) -> Asked:
     days = dates.named(q, today)
-    return Asked(days, dates.asks_when(q), names(q), names(dates.worded(q)) if days else frozenset())
+    when, terms = dates.asks_when(q), names(q)
+    if not days:
+        return Asked(days, when, terms)
+    words, rest, elsewhere = dates.worded(q)
+    if not elsewhere:
+        return Asked(days, when, terms, names(words))
+    # A pair that stands across the end of such words (上周|写了) goes with them.
+    return Asked(days, when, terms, names(words) | (terms - names(rest)), ANYTHING | date_phrases.ANYTHING)
 
 
 def names(q: str) -> frozenset[str]:
@@ -173,13 +186,13 @@ def covered(
     postings: lexical.Asking,
 ) -> Floats:
     """The coverage of ``words``, where words that name days stand in what is of those days (``dated``), beside another
-    of ``terms``: who writes in June does not say that it is June. What asks for ANYTHING of those days, all of it."""
+    of ``terms``: who writes in June does not say that it is June. What asks for anything of those days, all of it."""
     if not question.dated or not terms:
         return words.coverage
-    rest = [term for term in terms if term not in question.dated and term not in ANYTHING]
+    rest = [term for term in terms if term not in question.dated | question.anything]
     if not rest:
         return np.maximum(words.coverage, dated)
-    share = len(rest) / sum(term not in ANYTHING for term in terms)
+    share = len(rest) / sum(term not in question.anything for term in terms)
     said = lexical.search(table, rest, postings).over(words.positions).coverage
     told = np.maximum(words.coverage, dated + share * (said - dated))
     return np.where((said > 0) & (dated > 0), told, words.coverage)
@@ -200,6 +213,13 @@ def of_those_days(table: Columns, question: Asked, tz: tzinfo, most: int) -> Pla
         inside |= start & ~stop
     found = np.flatnonzero(inside)
     return found if len(found) <= most else found[:0]
+
+
+def unseen(table: Columns, found: Places, question: Asked, tz: tzinfo, most: int) -> tuple[Places, Floats]:
+    """``found`` by words, where there are no vectors, and that no cosine is known: what is of the days needs no word
+    of a question that asks for all of them."""
+    at = np.union1d(found, of_those_days(table, question, tz, most)) if question.days_alone else found
+    return at, np.full(len(at), np.nan)
 
 
 def _begun(times: NDArray[np.int64], local: NDArray[np.bool_], day: date, tz: tzinfo) -> NDArray[np.bool_]:

@@ -1,8 +1,9 @@
 """Dates and times that people name: in a question, as the days they mean; in a text, whether there are any.
 
-Owns the grammar, English and Chinese. Called by search (``named``, ``asks_when``) and by the store's indexer
-(``tells_time``). Knows days of the calendar only; time zones and notes are the caller's. ``today`` is an argument.
-Everything takes any str, never raises and is linear in its length; of a long one the beginning counts.
+Owns the grammar, English and Chinese; ``date_phrases`` puts other languages into these. Called by search (``named``,
+``asks_when``) and by the store's indexer (``tells_time``). Knows days of the calendar only; time zones and notes are
+the caller's. ``today`` is an argument. Everything takes any str, never raises and is linear in its length; of a long
+one the beginning counts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
+
+from avmfs.text import date_phrases
 
 READ: Final = 2000
 """Characters of a question or text that are looked at."""
@@ -126,7 +129,7 @@ def named(question: str, today: date) -> tuple[Days, ...]:
     Relative ones ("two days ago", "last week", 上周) are counted from ``today``; weeks begin on Monday. A date that
     does not exist names nothing.
     """
-    question = question[:READ].translate(_DOTTED)
+    question, _ = date_phrases.readable(question[:READ].translate(_DOTTED))
     found: list[tuple[Days, ...]] = []
     opened: tuple[Days, ...] | None = None
     end = -1
@@ -176,14 +179,17 @@ def _until(question: str, hit: re.Match[str], days: tuple[Days, ...], today: dat
     return (Days(date.min, stops[-1]),) if stops else ()
 
 
-def worded(question: str) -> str:
-    """The words of ``question`` that name days, as they stand there, with blanks between."""
-    return " ".join(hit[0] for hit in _NAMED.finditer(question[:READ].translate(_DOTTED)))
+def worded(question: str) -> tuple[str, str, bool]:
+    """The words of ``question`` that name days, as they stand there, with blanks between; what is left of it without
+    them; and whether they are of another language than English."""
+    readable, had = date_phrases.readable(question[:READ].translate(_DOTTED))
+    hits = [hit[0] for hit in _NAMED.finditer(readable)]
+    return " ".join([*hits, had]), _NAMED.sub(" ", readable), bool(had) or not all(map(str.isascii, hits))
 
 
 def asks_when(question: str) -> bool:
     """Return whether it asks for a time."""
-    return _WHEN.search(question[:READ]) is not None
+    return any(pattern.search(question[:READ]) for pattern in (_WHEN, date_phrases.WHEN))
 
 
 def tells_time(text: str) -> bool:

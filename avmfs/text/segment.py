@@ -1,9 +1,10 @@
 """From text to index terms, the same way for what is stored and for what is asked.
 
-Owns folding, word boundaries, stemming and stop words. Called by the store's indexer (``terms``) and by search
-(``query_terms``). Must not know scopes: the store puts '<scope>x' before a term and hands it to FTS5's 'ascii'
-tokenizer, for which a term must be made of ASCII letters and digits (lower-case) and non-ASCII alphanumerics
-alone; tests hold that for every code point. A change here makes existing indexes wrong: raise ``REVISION``.
+Owns folding, word boundaries and stemming, and which words a question can do without. Called by the store's indexer
+(``terms``) and by search (``query_terms``). Must not know scopes: the store puts '<scope>x' before a term and hands it
+to FTS5's 'ascii' tokenizer, for which a term must be made of ASCII letters and digits (lower-case) and non-ASCII
+alphanumerics alone; tests hold that for every code point. A change here makes existing indexes wrong: raise
+``REVISION``.
 
 Threads: any. PyStemmer's object is not thread-safe, so each thread has its own.
 """
@@ -20,6 +21,7 @@ from typing import Final
 import Stemmer
 
 from avmfs.lru import FIFO
+from avmfs.text import function_words
 from avmfs.text.escapes import visible
 
 REVISION: Final = 2
@@ -75,46 +77,8 @@ _LATIN: Final = {ord("ø"): "o", ord("đ"): "d", ord("ħ"): "h", ord("ı"): "i",
 _PIECE: Final = re.compile(r"\S{1,512}|\s+")
 _JOINERS: Final = frozenset((0x00AD, 0x200C, 0x200D, 0x2060, 0xFEFF))
 
-# One word a line would be a page and a half.
-_STOP_WORDS: Final = (
-    "a about after all also am an and any are aren as at be because been before being between both but by can "
-    "could couldn d did didn do does doesn doing don down during each every few for from further get got had "
-    "hadn has hasn have haven having he her here hers him his how i if in into is isn it its itself just let ll "
-    "m many may me might more most much must my no nor not of off on once only or other our ours out over own "
-    "please re s same shall she should shouldn so some such t tell than that the their theirs them then there "
-    "these they this those through to too under until up us ve very was wasn we were weren what when where "
-    "which while who whom whose why will with would wouldn you your yours "
-    "arent couldnt didnt doesnt dont hadnt hasnt havent heres hows im isnt ive shouldnt thats theres theyre wasnt "
-    "werent whats whens wheres whos whys wouldnt youre"
-)
-# Of other languages, without those that are words of English too (die, son, van, con).
-_MORE_STOP_WORDS: Final = (
-    "der das dem des ist sind ein eine einen einem einer und oder aber von zu zum zur im auf mit bei nach aus "
-    "als bis uber um wann wo wohin woher wer wie wieviel viel welche welcher welches haben habe hatte hatten wird "
-    "werden wurde wurden sich nicht ich wir unser unsere ihr es gibt kann konnen muss mussen soll sollen darf durfen "
-    "mein meine warum le la les un une du et est sont que qui quoi ou "
-    "quand dans avec au aux ce cette ses nous notre vous quel quelle pourquoi combien el los las y quien donde "
-    "cuando como por para del su nuestro cuanto cual esta il che di per della nel dove quando het een de en и в "
-    "во на с со к по от до из у о об за для не что кто где когда как какой какая какие сколько почему это мы наш "
-    "наша нас был была было есть في من إلى على عن ما متى أين كم كيف هل هذا هذه التي الذي مع ماذا لماذا أي هو هي"
-)
-# Those that are words of English too, or names, beside a word by which the language is known.
-_BESIDE: Final = tuple(
-    (frozenset(known.split()), frozenset(more.split()))
-    for known, more in (
-        (
-            "wann wer wie wohin woher wieviel welche welcher welches warum ist sind eine einen einem einer und oder "
-            "das auf mit bei aus zum zur nach haben habe wird werden wurde wurden nicht ich wir unser unsere",
-            "die den hat war man lang lange alle",
-        ),
-        ("quand quel quelle pourquoi combien sont nous vous cette dans avec", "son pour comment ont"),
-        ("quien donde cuando cuanto cual nuestro", "con son era sin hay fue"),
-        ("quando", "con come era"),
-    )
-)
-_STOP: Final = frozenset(f"{_STOP_WORDS} {_MORE_STOP_WORDS}".split())
+_STOP: Final = function_words.ENGLISH | function_words.ANYWHERE
 
-_MARKS: Final = re.compile("[\u0300-\u036f]+")
 _HAN: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # A pair is dropped from a Chinese query only when both halves stand here: each alone is part of real words.
 _FUNCTION: Final = frozenset(
@@ -203,8 +167,10 @@ def content_terms(text: str) -> list[str]:
     pair that is left out because of a particle the ideograph beside it stays, where no other term has it, and there are
     FEW: it may be the noun that is asked for (猫は, 茶的), and in a long question it is as often chance."""
     found = list(_words(text))
-    beside = _beside(frozenset(word for word, _ in found), text)
-    kept = [term for word, term in found if not _is_function(word) and word not in beside]
+    spoken = function_words.spoken(text)
+    if "für" in unicodedata.normalize("NFC", text[: function_words.READ]).casefold():
+        spoken |= {"fur"}
+    kept = [term for word, term in found if not _is_function(word) and word not in spoken]
     if len(kept) < min(len(found), FEW) and not text.isascii():
         inside = frozenset("".join(kept))
         signs = (each for word, _ in found if not _PARTICLES.isdisjoint(word) for each in _HAN.findall(word))
@@ -313,17 +279,6 @@ def _is_function(word: str) -> bool:
     if word.isascii():
         return word in _STOP
     return word in _STOP or _FUNCTION.issuperset(word) or (len(word) == 2 and not _PARTICLES.isdisjoint(word))
-
-
-def _beside(words: frozenset[str], text: str) -> frozenset[str]:
-    """Words of English that are none that carry a topic in ``text``, which has these. WER and "Mr Das" tell nothing."""
-    found = {"fur"} if "fur" in words and "für" in unicodedata.normalize("NFC", text).casefold() else set()
-    for known, more in _BESIDE:
-        if there := known & words:
-            plain = _MARKS.sub("", unicodedata.normalize("NFD", text))
-            if any(re.search(rf"(?:^\W*{each.capitalize()}|\b{each})\b", plain) for each in there):
-                found |= more
-    return frozenset(found)
 
 
 def _weight(term: str) -> int:

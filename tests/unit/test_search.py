@@ -1059,6 +1059,30 @@ def test_a_note_of_the_days_that_are_asked_for_need_not_say_them() -> None:
 
 
 @pytest.mark.parametrize(
+    "question",
+    [
+        "what did I write last week",
+        "Was habe ich letzte Woche notiert?",
+        "¿Qué pasó la semana pasada?",
+        "Что произошло на прошлой неделе?",
+        "ماذا كتبت الأسبوع الماضي",
+        "先週何を書いた",
+        "上周写了什么",
+        "上周我记录了什么",
+    ],
+)
+def test_what_asks_for_all_of_certain_days_needs_no_word_and_no_vector(question: str) -> None:
+    made, day = MemoryCorpus(embed=False), 86_400 * 10**9
+    now = int(datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()) * 10**9
+    for path, days in (("/fresh", 8), ("/stale", 40)):
+        made.add(path, "blue tiles", updated=now - days * day)
+    made.add("/week", "this week, esta semana, diese Woche, this write", updated=now - 60 * day)
+    answer = engine(made, words_only=True).search(ALICE, question, now=now, min_relevance=0.2)
+    assert found(answer)[:1] == ["/fresh"]
+    assert "/stale" not in found(answer)
+
+
+@pytest.mark.parametrize(
     ("question", "answered"),
     [
         ("ORD-5582", True),

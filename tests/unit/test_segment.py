@@ -1,15 +1,17 @@
 """Terms: what the 'ascii' tokenizer can take, what folds together, what a query leaves out."""
 
+import json
 import threading
 import time
 import unicodedata
+from pathlib import Path
 
 import pytest
 import Stemmer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avmfs.text import sniff
+from avmfs.text import function_words, sniff
 from avmfs.text.segment import QUERY_MAX, TERM_MAX, ends, query_terms, terms, unwanted
 
 ASCII = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
@@ -93,6 +95,14 @@ def test_the_same_text_in_another_normal_form_has_the_same_terms() -> None:
         ("Passwort für Server", ["passwort", "server"]),
         (unicodedata.normalize("NFD", "Passwort für Server"), ["passwort", "server"]),
         ("Mr Das won the war", ["mr", "won", "war"]),
+        ("Qu'est-ce que Léa ne peut pas manger ?", ["lea", "manger"]),
+        ("Wann ist das Klavierkonzert meines Sohnes?", ["klavierkonzert", "sohn"]),
+        ("Was hat die Reparatur gekostet?", ["reparatur", "gekostet"]),
+        ("¿Dónde tenemos puestas nuestras contraseñas?", ["puesta", "contrasena"]),
+        ("come si chiama la figlia di Marco", ["chiama", "figlia", "marco"]),
+        ("de una come la carne", ["come", "carn"]),  # Spanish: eats; Italian: like
+        ("Что нельзя есть Маше?", terms("Маше")),
+        ("من كان أول إمبراطور روماني", terms("أول إمبراطور روماني")),
         ("who won the war, and what is a fur hat", ["won", "war", "fur", "hat"]),
     ],
 )
@@ -100,6 +110,17 @@ def test_function_words_that_english_has_otherwise_are_dropped_where_their_langu
     question: str, left: list[str]
 ) -> None:
     assert query_terms(question) == left
+
+
+def test_no_word_of_an_english_text_is_taken_for_another_language_s() -> None:
+    texts = [
+        *("die cast car", "pas de deux", "sans serif font", "MIT license", "L'Oréal contract", "El Niño forecast"),
+        *("was man in war", "no son on a car in war", "Los Angeles", "Der Spiegel subscription", "WER of the IST run"),
+        *("the note says 'Quel est le plus grand'", "how is it that Ella and Sue come", "mon, tue, fri", "soy sauce"),
+    ]
+    for talk in json.loads((Path(__file__).parents[2] / "benchmarks/data/locomo.json").read_text()):
+        texts += [asked["question"] for asked in talk["qa"]]
+    assert [text for text in texts if function_words.spoken(text)] == []
 
 
 def test_a_query_drops_function_words_unless_nothing_else_is_there() -> None:
