@@ -22,7 +22,7 @@ _SURE: Final = re.compile(
     r"|(?:hatten?|wollten?)\b.{0,80}\bzuerst"
     r"|damals|bisher|ursprünglich\w*|anfangs|anfänglich\w*|vorherig\w*|ehemalig\w*|auparavant|initialement"
     r"|originalmente|inicialmente|прежн\w+|изначально)\b"
-    r"|原来|原先|过去|最初(?![にの])|起初|当初|もともと|元々|원래|قبل|سابق",
+    r"|原来|原先|过去|最初(?![にの])|起初|当初|もともと|元々|昔|かつて|(?:^|[、。\s])前は|원래|예전|옛날|이전(?:에는|의)|قبل|سابق",
     re.IGNORECASE,
 )
 _ELSEWHERE: Final = re.compile(

@@ -28,8 +28,8 @@ ANYTHING: Final = frozenset(
         "anotado nota notas pasó hecho hice hicimos nuevo cambió cambiado писал писала написал написала записал "
         "записала запись записи заметки было произошло случилось сделал сделано нового изменилось كتبت كتبنا "
         "ملاحظة ملاحظات حدث جديد تغير 写 写了 写过 我写 我记 记 记了 记录 笔记 发生 做 做了 更新 "
-        "書い いた 書き きま まし した 記録 メモ あっ った 起き きた 썼지 썼어 썼나 썼는 는지 나요 적었 "
-        "었지 었어 있었 기록 메모"
+        "書い 書き きま 記録 メモ 起き きた 썼지 썼어 썼나 썼는 일이 적었 "
+        "기록 메모"
     )
 )
 """Of a question that names days, what asks for all that there is of them, in the other languages and in Chinese."""

@@ -1,4 +1,4 @@
-"""Words that change within: *went* is *go*, *children* is *child*, and no stemmer tells.
+"""Words that change within: *went* is *go*, *children* is *child*, and no stemmer tells; and plurals of Arabic.
 
 Owns the list, English. Called by the store's index when it looks a question's words up: what is stored keeps the word
 that was written, so the list may grow without any index being built anew. Left out is what is as often another word
@@ -7,6 +7,7 @@ that was written, so the list may grow without any index being built anew. Left 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Final
 
@@ -32,13 +33,23 @@ _GROUPS: Final = (
     "hypothesis hypotheses;index indices;matrix matrices;vertex vertices"
 )
 
+_ARABIC: Final = re.compile("[\u0620-\u064a]{3,}\\Z")
+
 
 def of(term: str) -> tuple[str, ...]:
     """The index terms that stand for the same word as ``term``, itself the first; all that begin with it ("*"), where
     it is one character of a script without spaces."""
     if segment.lone(term):
         return (f"{term}*",)
-    return _families().get(term, (term,))
+    return _arabic(term) if _ARABIC.match(term) else _families().get(term, (term,))
+
+
+def _arabic(term: str) -> tuple[str, ...]:
+    """The stemmer leaves the alif of a regular plural unless an article is before it (شهادات, شهادة), and takes a seen
+    before that word for the future's (سيارات, سيارة)."""
+    if term.endswith("ا"):
+        return (term, term[:-1], f"س{term[:-1]}")
+    return (term, f"{term}ا", *([f"{term[1:]}ا"] if term.startswith("س") else ()))
 
 
 @cache

@@ -21,7 +21,7 @@ from typing import Final
 import Stemmer
 
 from avmfs.lru import FIFO
-from avmfs.text import function_words
+from avmfs.text import asian_grammar, function_words
 from avmfs.text.escapes import visible
 
 REVISION: Final = 2
@@ -170,10 +170,12 @@ def content_terms(text: str) -> list[str]:
     spoken = function_words.spoken(text)
     if "für" in unicodedata.normalize("NFC", text[: function_words.READ]).casefold():
         spoken |= {"fur"}
-    kept = [term for word, term in found if not _is_function(word) and word not in spoken]
+    grammar, nouns = (frozenset(), ()) if text.isascii() else asian_grammar.pairs(_folded(text))
+    kept = [term for word, term in found if not _is_function(word) and word not in spoken and word not in grammar]
     if len(kept) < min(len(found), FEW) and not text.isascii():
         inside = frozenset("".join(kept))
         signs = (each for word, _ in found if not _PARTICLES.isdisjoint(word) for each in _HAN.findall(word))
+        kept += [each for each in nouns if each not in inside]
         kept += [each for each in signs if each not in _FUNCTION and each not in _PARTICLES and each not in inside]
     return list(dict.fromkeys(kept or [term for _, term in found]))
 

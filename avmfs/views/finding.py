@@ -132,7 +132,7 @@ def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, 
     for number, scored in enumerate(answer.hits, 1):
         shown = paths.printable(scored.hit.path)
         rows.append(f"{number}. [{scored.relevance:.2f}] @{scored.hit.handle} {shown}")
-        rows += _reasons(scored, words[scored.hit.passage])
+        rows += _reasons(ctx, scored, words[scored.hit.passage])
     return "\n".join([*above, *rows]) + "\n"
 
 
@@ -174,7 +174,7 @@ def _of_path(
         return [f"{shown} was not looked at: it has none of the question's words and no vector near it"]
     verdict = f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, asked, node.document, found.best)}"
     words = matched(index, ranking, q, [found.best.hit.passage])
-    return [verdict, *_reasons(found.best, words[found.best.hit.passage])]
+    return [verdict, *_reasons(ctx, found.best, words[found.best.hit.passage])]
 
 
 def _verdict(ctx: Context, asked: str, document: int, best: Scored | None) -> str:
@@ -193,11 +193,11 @@ def _verdict(ctx: Context, asked: str, document: int, best: Scored | None) -> st
     return f"{whole} is full before it"
 
 
-def _reasons(scored: Scored, words: Words) -> list[str]:
+def _reasons(ctx: Context, scored: Scored, words: Words) -> list[str]:
     added = sorted(scored.parts.items(), key=lambda part: (-abs(part[1]), part[0]))
     score = " ".join(f"{'+' if value >= 0 else '-'} {name} {abs(value):.2f}" for name, value in added)
     evidence = scored.evidence
-    said = [f"cosine {evidence['cosine']:.2f}" if "cosine" in evidence else "no vector yet"]
+    said = [f"cosine {evidence['cosine']:.2f}" if "cosine" in evidence else _unmeasured(ctx, scored.hit.document)]
     said += [
         f"{label} {', '.join(terms)}"
         for label, terms in (("has", words.own), ("said around it:", words.near), ("lacks", words.missing))
@@ -205,6 +205,12 @@ def _reasons(scored: Scored, words: Words) -> list[str]:
     ]
     said += scored.standing
     return [f"   score {scored.score:.2f} = {score.removeprefix('+ ')}", f"   {' · '.join(said)}"]
+
+
+def _unmeasured(ctx: Context, document: int) -> str:
+    """A note or a question that the model does not know never has a vector, nor has any where none are made."""
+    with ctx.memory.reading() as reader:
+        return "no vector yet" if reader.awaits_vectors(document) else "no cosine"
 
 
 def _under(ctx: Context) -> tuple[bytes, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from avmfs.embed import knowledge
 from avmfs.embed.local import LocalEmbedding
+from avmfs.text import function_words
 
 PIECES = ("[UNK]", "where", "is", "key", "server", "ser", "##ver", "##viction", "e", "ga", "##xz", "的")
 
 
-def tokenizer(more: int = 0) -> Tokenizer:
-    vocabulary = {piece: at for at, piece in enumerate((*PIECES, *(f"filler{at}" for at in range(more))))}
+def tokenizer(more: int = 0, words: Iterable[str] = ()) -> Tokenizer:
+    pieces = dict.fromkeys((*PIECES, *(f"filler{at}" for at in range(more)), *words))
+    vocabulary = {piece: at for at, piece in enumerate(pieces)}
     found = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     found.normalizer, found.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     return found
@@ -78,6 +81,16 @@ def test_an_english_question_of_names_alone_is_known_by_its_small_words() -> Non
     questions = ["Is gaxz gaxz", "gaxz gaxz", "the gaxz"]  # this vocabulary has no "the"
     knowledge.weigh(tokenizer(), questions, vectors, urgent=True)
     assert vectors[:, 0].tolist() == [1, 0, 0]
+
+
+def test_a_question_of_another_language_is_half_known_at_most_whatever_words_it_shares() -> None:
+    def lengths(found: Tokenizer) -> list[float]:
+        vectors = np.ones((3, 1), np.float32)
+        knowledge.weigh(found, ["¿server key?", "quel server", "server key"], vectors, urgent=True)
+        return [float(each) for each in vectors[:, 0]]
+
+    assert lengths(tokenizer()) == [0.5, pytest.approx(0.5), 1]
+    assert lengths(tokenizer(words=function_words.spoken("¿") | function_words.spoken("quel"))) == [1, 1, 1]
 
 
 def test_a_small_word_marks_no_question_of_another_language() -> None:

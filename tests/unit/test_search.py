@@ -818,6 +818,18 @@ def test_a_search_by_words_alone_waits_for_no_vectors(tmp_path: Path, monkeypatc
         alice.memory.search("zzz")
 
 
+@pytest.mark.parametrize(
+    ("singular", "plural"),
+    [("شهادة", "شهادات"), ("الاجتماع", "اجتماعات"), ("سيارة", "سيارات"), ("ملاحظة", "الملاحظات"), ("تعليق", "تعليقات")],
+)
+def test_a_regular_plural_of_arabic_and_its_singular_find_each_other(singular: str, plural: str) -> None:
+    for written, asked in ((singular, plural), (plural, singular)):
+        made = MemoryCorpus(embed=False)
+        made.add("/a", f"{written} TLS")
+        made.add("/b", "القطة نائمة")
+        assert found(engine(made, words_only=True).search(ALICE, asked)) == ["/a"], asked
+
+
 def test_a_word_is_found_in_the_form_in_which_it_was_written() -> None:
     made = MemoryCorpus(embed=False)
     made.add("/a", "We bought a kiln for the studio")
@@ -1066,7 +1078,9 @@ def test_a_note_of_the_days_that_are_asked_for_need_not_say_them() -> None:
         "¿Qué pasó la semana pasada?",
         "Что произошло на прошлой неделе?",
         "ماذا كتبت الأسبوع الماضي",
-        "先週何を書いた",
+        "先週何を書きましたか",
+        "지난주에 뭐 썼지",
+        "지난주에 무슨 일이 있었어?",
         "上周写了什么",
         "上周我记录了什么",
     ],

@@ -61,9 +61,27 @@ def test_words_of_other_scripts_have_stems_of_their_own_and_keep_the_marks_that_
 
 
 def test_an_ideograph_beside_a_particle_stays_where_few_words_are_asked_for() -> None:
-    assert query_terms("猫はどこ") == ["どこ", "猫"]
+    assert query_terms("猫はどこ") == ["猫"]
     assert query_terms("茶的价格") == ["价格", "茶"]
     assert query_terms("中东局势紧张的茶") == ["中东", "东局", "局势", "势紧", "紧张"]
+
+
+@pytest.mark.parametrize(
+    ("question", "left"),
+    [
+        ("領収書はどうすればいいですか", ["領収", "収書"]),
+        ("犬の散歩は何時からですか", ["散歩", "何時", "犬"]),
+        ("かばんとひまわりはどこですか", ["かば", "ばん", "んと", "とひ", "ひま", "まわ", "わり"]),
+        ("강아지한테 주면 안 되는 게 뭐예요?", ["강아", "아지", "주면"]),
+        ("비밀번호는 어디에 있나요", ["비밀", "밀번", "번호"]),
+        ("집에서 쓰는 열쇠", ["쓰는", "열쇠", "집"]),
+        ("에서", ["에서"]),
+    ],
+)
+def test_particles_and_endings_of_japanese_and_korean_are_no_words_of_a_question(
+    question: str, left: list[str]
+) -> None:
+    assert query_terms(question) == left
 
 
 def test_the_last_character_of_a_run_begins_no_pair() -> None:

@@ -73,6 +73,10 @@ def test_an_indirect_question_is_as_the_direct_one(lead: str) -> None:
         "Was ist der alte Port",
         "Wohin wollten wir zuerst",
         "最初的端口是什么",
+        "昔の端口は何番でしたか",
+        "前は何番だった",
+        "예전 API 타임아웃은 몇 초였어",
+        "이전의 포트는?",
     ],
 )
 def test_a_question_about_what_was(q: str) -> None:
@@ -118,6 +122,9 @@ def test_a_question_about_what_was(q: str) -> None:
         "Darf ein Monat altes Backup weg, einen Tag alte Logs auch?",
         "Quali sono le alte temperature",
         "最初に何をしますか",
+        "名前は何ですか",
+        "起動する前は何を確認する",
+        "서버 이전 일정은 언제야",
         "最初のステップは何ですか",
         "30天以前的日志放在哪里",
         "was muss ich vorher ausführen",

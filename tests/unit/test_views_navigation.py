@@ -19,6 +19,7 @@ from avmfs.rpc.remembering import remember
 from avmfs.search.engine import Engine
 from avmfs.search.explain import Words, matched
 from avmfs.search.indexer import embed_pending
+from avmfs.store.queries.nodes import Reader
 from avmfs.text.tokens import TokenCounter
 from avmfs.trust import Trusted
 from avmfs.views import overview
@@ -54,7 +55,12 @@ def test_why_adds_up_and_names_the_words(world: World) -> None:
     score, parts = re.search(r"score (\S+) = (.*)", text).groups()  # type: ignore[union-attr]
     signed = [float(sign + value) for sign, value in re.findall(r"([+-]?) ?[a-z]+ (\d+\.\d+)", parts)]
     assert sum(signed) == pytest.approx(float(score), abs=0.05)
-    assert "has rsi, exposur · lacks tulip" in text and "/memory/shared/market/nvda.md" in text
+    assert "no cosine · has rsi, exposur · lacks tulip" in text and "/memory/shared/market/nvda.md" in text
+
+
+def test_why_says_that_a_vector_is_to_come_only_where_one_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "awaits_vectors", lambda self, document: True)
+    assert "no vector yet · has rsi" in world.agent("alice").cat("/:why?q=RSI&limit=1")
 
 
 def test_why_says_what_stands_around_it(world: World) -> None:
