@@ -81,6 +81,8 @@ def repair(path: Path, settings: Settings, *, dry: bool = False) -> Iterator[Rep
         if dry:
             loss_check.finished(path)
         loss_check.finish(path, settings.audit.anchors or anchors.beside(path))
+        for folder in loss_check.unfinished(path):  # of one that was killed: we have the lock
+            shutil.rmtree(folder)
         yield from _repair(path, settings)
     finally:
         lock.release(held, clean=False)  # who comes next need not trust our syncs: it writes the log anew

@@ -127,6 +127,9 @@ def _host(path: Path, runtime: Path, *, running: bool) -> Iterator[Finding]:
         yield Finding(
             "kept aside", "note", f"{aside}: of a damaged store", f"rm -r {_quoted(aside)} once you do not need it"
         )
+    for folder in loss_check.unfinished(path):
+        says, todo = "a copy of the store, of a repair that is under way or was killed", f"{REPAIR} removes it"
+        yield Finding("kept aside", "note", f"{folder}: {says}", todo)
 
 
 def _quoted(path: Path) -> str:

@@ -16,8 +16,10 @@ Called by the supervisor's loop alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from typing import Any, Final
 
 from avmfs_config import Paths, Settings
 
+from avmfs import wire
 from avmfs.api import autostart
 from avmfs.store.files.displaced import OpenStoreFiles, described, index_of_log, leads_to, log_of
 from avmfs.store.repair import wal_restore
@@ -126,6 +129,19 @@ class Premises:
         elif self.problem and not problem:
             log.warning("no longer so: %s", self.problem)
         self.problem = problem
+        for child in children_of.all:
+            if child.kind == "door" and child.state == "failed" and not child.processes:
+                self._turn_away(child.error)
+
+    def _turn_away(self, reason: str) -> None:
+        """Whoever has come to the door, for which no process can be started, and which so nobody else takes in."""
+        waiting, listener = select.poll(), self._listeners[runtime.DOOR]
+        waiting.register(listener, select.POLLIN)
+        with contextlib.suppress(OSError):  # no descriptor: they wait on, or they have gone
+            while waiting.poll(0):
+                come, _ = listener.accept()
+                with come:
+                    wire.send(come, {"error": [errno.EAGAIN, f"the daemon's door does not open: {reason}", None]})
 
     def _attended(self, children_of: Children, anew: Callable[[], None]) -> str:
         """What is not as it should be, and cannot be helped now."""

@@ -26,6 +26,7 @@ from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.request import parse
 from avmfs.store.writer.scheduler import MOST_BYTES, Scheduler
 from tests.contract.store_world import ALICE, WriterProcess
+from tests.small_disks import small_disk
 
 RESTART, HARD, LEFT = 120, 160, 10
 
@@ -256,6 +257,22 @@ def test_a_long_file_with_little_in_it_is_room_too(full: Log) -> None:
     full.headroom.low = True
     full.commit()
     assert full.size == 0
+
+
+def test_what_a_refused_transaction_left_behind_the_log_keeps_no_checkpoint_off(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "8m") as where:
+        log = Log(where / "avm.db")
+        log.db.execute("insert into filler values(randomblob(200000))")
+        left = os.statvfs(where)
+        (where / "ballast").write_bytes(bytes(left.f_bavail * left.f_frsize - (300 << 10)))
+        with pytest.raises(apsw.FullError):
+            log.db.execute("insert into filler values(randomblob(1000000))")
+        assert os.statvfs(where).f_bavail == 0
+        log.headroom.look()
+        log.checkpointer.between_transactions()
+        assert log.size == 0 and os.statvfs(where).f_bavail > 0
+        assert log.db.execute("select count(*), max(length(data)) from filler").fetchone() == (1, 200_000)
+        log.close()
 
 
 def test_no_room_is_laid_ahead_of_the_log_where_there_is_little(full: Log, monkeypatch: pytest.MonkeyPatch) -> None:

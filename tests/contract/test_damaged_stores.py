@@ -980,6 +980,15 @@ def test_a_repair_that_was_cut_short_is_finished_by_the_next(
     assert run("repair")[1]["state"] == "sound" and problems(run) == [] and notes_in(crash) == NOTES
 
 
+def test_the_copy_of_a_repair_that_was_killed_is_told_and_goes_with_the_next(clean: Path, run: Run) -> None:
+    left = clean.with_name(f"{clean.name}.repairing-x7")
+    left.mkdir()
+    (left / "image.db").write_bytes(clean.read_bytes())
+    (found,) = [each for each in run("doctor", "--quick")[1] if os.fspath(left) in each["says"]]
+    assert found["state"] == "note" and "avm repair" in found["todo"] and left.exists()
+    assert run("repair")[0] == 0 and not left.exists()
+
+
 def test_of_two_repairs_within_a_second_both_copies_are_kept(
     clean: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

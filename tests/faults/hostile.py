@@ -87,6 +87,12 @@ def writer(spec: ChildSpec) -> None:
     os._exit(3)
 
 
+def door(spec: ChildSpec) -> None:
+    """One that has not what it needs."""
+    spec.control.send_bytes(wire.pack({"error": "cannot be started: no descriptor"}))
+    os._exit(1)
+
+
 if __name__ == "__main__":
     os.umask(0o077)
     paths, environ = paths_and_environ()
@@ -97,5 +103,6 @@ if __name__ == "__main__":
     # The module by its name: children import it anew.
     from tests.faults import hostile
 
-    entries = Entries(mount=hostile.mount, **({"writer": hostile.writer} if "WRITER" in os.environ else {}))
+    others = {name: vars(hostile)[name] for name in ("writer", "door") if name.upper() in os.environ}
+    entries = Entries(mount=hostile.mount, **others)
     leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=entries))

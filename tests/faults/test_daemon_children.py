@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from avmfs_daemon.child import FIRST_PAUSE_S
 
+from avmfs.errors import Busy
 from tests.faults.daemons import SOON_S, Daemon, wait
 from tests.faults.hostile import running
 
@@ -86,3 +87,13 @@ def test_status_fails_with_the_reason_while_there_is_no_writer(daemon: Daemon) -
         os.kill(daemon.family()["writer"], signal.SIGKILL)
         wait(lambda: daemon.status()["store"]["writer_state"] == "failed")
         assert "no writer: ended with status 3" in daemon.command("status", expect=1)
+
+
+@pytest.mark.logs("no descriptor")
+def test_whoever_comes_to_a_door_that_cannot_be_started_is_told_why_and_so_is_status(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    with running(daemon, DOOR="dies"):
+        wait(lambda: "door: cannot be started: no descriptor" in daemon.status()["problem"])
+        daemon.command("status", expect=1)
+        with pytest.raises(Busy, match="no descriptor"):
+            daemon.door("alice")

@@ -154,6 +154,11 @@ def rescued(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}.damaged-*"))
 
 
+def unfinished(path: Path) -> list[Path]:
+    """Folders in which a repair works, or was killed as it did."""
+    return sorted(path.parent.glob(f"{path.name}.repairing-*"))
+
+
 def copy(path: Path, to: Path, lost: list[int] | None = None) -> None:
     """Durably, for the owner alone. Raises OSError. ``lost``: see ``read_all``."""
     descriptor = os.open(to, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

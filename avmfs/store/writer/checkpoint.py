@@ -24,6 +24,7 @@ cannot begin anew before a sync has succeeded for all of them.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import os
@@ -35,6 +36,7 @@ from typing import Final
 
 import apsw
 
+from avmfs.store.files.wal_frames import HEADER
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.schema import database
@@ -192,11 +194,22 @@ class Checkpointer(threading.Thread):
     def _cut(self) -> None:
         """The disk is nearly full: what comes next needs the room of the log's file."""
         with self._at_work:
+            self._drop_tail()
             done = self._between_readers(apsw.SQLITE_CHECKPOINT_TRUNCATE, CUT_S)
         if done:  # else after the next transaction
             self._begun_anew()
             self._room, self._refused = 0, False
             self._reserve.committed(0)
+
+    def _drop_tail(self) -> None:
+        """What a transaction that found the disk full has left behind the log's end: beside that there may be no room
+        to move what is committed."""
+        with contextlib.suppress(apsw.BusyError, OSError):  # somebody else writes; the checkpoint tells of the disk
+            self._between.execute("begin immediate")
+            try:
+                os.truncate(self._log, min(self._size(), HEADER + self._index.committed()[0] * FRAME))
+            finally:
+                self._between.execute("rollback")
 
     def emptied_by(self, rewrite: Callable[[], None]) -> None:
         """Let ``rewrite`` empty the log, by a connection of its own. For the writer's thread."""
