@@ -93,24 +93,28 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 _PHRASE: Final = {name.replace(" ", "_"): words for name, words in _WORDS.items()}
 _LEAD: Final = (
-    r"(?:(?:(?P<since>seit|ab|depuis|desde|со?|منذ)|(?P<before>vor|avant|antes de|до|قبل)|"
+    r"(?:(?:(?P<since>seit|ab|depuis|desde|со?|منذ)|(?P<before>vor|avant|antes del?|до|قبل)|"
     r"(?P<in>im|am|vom|bis|ende|anfang|mitte|en|de|fin|début|в|за|في|خلال)) |d['’])?"
 )
 _AGO: Final = _pattern(
-    rf"(?P<lead>(?:vor|il y a|hace|قبل|منذ) )?(?:(?P<n>{_COUNT}) )?(?:{_either(_UNITS)})(?P<back> назад)?"
+    r"(?P<since>(?:seit|depuis|desde hace) )?(?P<lead>(?:vor|il y a|hace|قبل|منذ) )?"
+    rf"(?:(?P<n>{_COUNT}) )?(?:{_either(_UNITS)})(?P<back> назад)?"
 )
-_NAMED: Final = _pattern(rf"{_LEAD}(?:(?:la|le|el|der|dem) |l['’])?(?:{_either(_PHRASE)})")
+_ARTICLE: Final = r"(?:(?:la|le|el|der|dem|den) |l['’])?"
+_NAMED: Final = _pattern(rf"{_LEAD}{_ARTICLE}(?:{_either(_PHRASE)})")
 _MONTH: Final = _pattern(
-    rf"(?P<lead>{_LEAD})(?:(?:mois de|شهر) )?(?:(?P<day>\d{{1,2}})(?:\.|er|º)? (?:de )?)?(?:{_either(_MONTHS)})"
+    rf"(?P<lead>{_LEAD}{_ARTICLE})(?:(?:mois de|شهر) )?(?:(?P<day>\d{{1,2}})(?:\.|er|º)? (?:de )?)?"
+    rf"(?:{_either(_MONTHS)})"
     r"(?:(?: del?)? (?P<year>(?:19|20)\d\d))?"
 )
+_NO_WORD: Final = "(?<![\u3400-\u9fff])"  # 本来年轻, 后来月报
 # Japanese and Korean as Chinese says it, which goes with what follows (작년 5월).
 _ASIAN: Final = tuple(
     (re.compile(pattern), chinese)
     for pattern, chinese in (
         ("先々週", "上上周"), ("先週|지난 ?주", "上周"), ("今週|이번 ?주", "本周"), ("来週|다음 ?주", "下周"),
-        ("先月|지난 ?달", "上月"), ("今月|이번 ?달", "本月"), ("(?<![未将])来月|다음 ?달", "下月"),
-        ("昨年|작년 ?", "去年"), ("올해 ?", "今年"), ("(?<![未将])来年|내년 ?", "明年"),
+        ("先月|지난 ?달", "上月"), ("今月|이번 ?달", "本月"), (f"{_NO_WORD}来月|다음 ?달", "下月"),
+        ("昨年|작년 ?", "去年"), ("올해 ?", "今年"), (f"{_NO_WORD}来年|내년 ?", "明年"),
         ("一昨日|그저께|그제", "前天"), ("어제", "昨天"), ("오늘", "今天"), ("明日|내일", "明天"),
         ("일주일 ?전", "1周前"), (r"(\d{1,3}|[한두세네]) ?(?:週間前|주 ?전)", r"\1周前"),
         (r"(\d{1,3}) ?일 ?전", r"\1天前"), (r"(\d{1,3}) ?년 ?전", r"\1年前"),
@@ -147,10 +151,10 @@ def _expanded(put: Callable[[re.Match[str], str], str], chinese: str, hit: re.Ma
 
 def _ago(hit: re.Match[str]) -> str:
     count = hit["n"] or ("1" if hit["back"] else "")
-    if not count or not (hit["lead"] or hit["back"]):
+    if not count or not (hit["lead"] or hit["back"] or hit["since"]):
         return ""
     count = next((str(at) for at in range(1, len(_COUNTS) + 1) if hit[f"n{at}"]), count)
-    return f"{count} {_said(hit, _UNITS)}s ago"
+    return f"{'in the last ' * bool(hit['since'])}{count} {_said(hit, _UNITS)}s{'' if hit['since'] else ' ago'}"
 
 
 def _month(hit: re.Match[str]) -> str:

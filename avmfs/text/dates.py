@@ -47,14 +47,14 @@ _DOTTED: Final = str.maketrans("İı", "ii")  # where case is ignored, `re` take
 # Alternatives in order: what is more exact comes first, and what it has taken is not read again.
 _NAMED: Final = re.compile(
     rf"""
-    (?<![A-Za-z]-)\b(?P<iso>(?P<iy>{_YEAR})[-/.](?P<im>0?[1-9]|1[0-2])(?:[-/.](?P<id>0?[1-9]|[12]\d|3[01]))?)(?!\d)
+    (?-i:(?<![A-Z]-))\b(?P<iso>(?P<iy>{_YEAR})[-/.](?P<im>0?[1-9]|1[0-2])(?:[-/.](?P<id>0?[1-9]|[12]\d|3[01]))?)(?!\d)
   | \b(?P<dm>(?P<dm_d>{_DAY})\s+(?:of\s+)?(?P<dm_m>{_MONTH})\b\.?(?:,?\s*(?P<dm_y>{_YEAR})\b)?)
   | \b(?P<md>(?P<md_m>{_MONTH})\b\.?\s+(?:the\s+)?(?P<md_d>{_DAY})\b(?!:)(?:\s*,?\s*(?P<md_y>{_YEAR})\b)?)
   | \b(?P<my>(?P<my_m>{_MONTH})\b\.?,?\s+(?:of\s+)?(?P<my_y>{_YEAR})\b)
   | \b(?P<m>(?P<m_before>in|of|during|since|until|till|by|last|this|next|early|mid|late|before|after|from)[\s-]+
         (?P<m_m>{_MONTH})\b(?!\.?,?\s*(?:the\s+)?\d))
   | \b(?P<ago>(?P<ago_n>{_COUNT})\s+(?P<ago_u>{_UNIT})s?\s+ago)\b
-  | \b(?P<past>(?:in|over|during|within|for)?\s*(?:the\s+)?(?:last|past|previous)\s+(?P<past_n>{_COUNT})\s+
+  | \b(?P<past>(?:(?:in|over|during|within|for)\s+)?(?:the\s+)?(?:last|past|previous)\s+(?P<past_n>{_COUNT})\s+
         (?P<past_u>{_UNIT})s?)\b
   | \b(?P<rel>(?P<rel_w>last|past|previous|this|next)\s+(?P<rel_u>{_UNIT}|weekend|night|{"|".join(_DAYS)}))\b
   | \b(?P<word>the\s+day\s+before\s+yesterday|yesterday|today|tonight|tomorrow)\b
@@ -81,6 +81,7 @@ _UNTIL: Final = re.compile(
     r"(?:before|prior\s+to)\s+(?:(?:the|early|mid|late)[\s-]+)*$",
     re.IGNORECASE,
 )
+_UNTIL_BEHIND: Final = re.compile(r"\s?(?:之前|以前|より前|이전|전에)")
 SOON_DAYS: Final = 92
 # "since March", "from 3 May on", "after 2024", 自3月: until today. "The day after 3 May" is that day, more or less.
 _OPEN: Final = re.compile(
@@ -88,6 +89,7 @@ _OPEN: Final = re.compile(
     r"(?:\b(?:since|seit|(?P<after>after)|(?P<upto>from))\s+(?:(?:the|early|mid|late)[\s-]+)*|自从?)$",
     re.IGNORECASE,
 )
+_OPEN_BEHIND: Final = re.compile(r"\s?(?:以来|以來|から|부터)")
 _UP_TO_NOW: Final = re.compile(
     r",?\s*(?:on\b(?!\s+\w)|onwards?\b|(?:until|till|to|up to)\s+(?:now|date)\b)", re.IGNORECASE
 )
@@ -163,9 +165,11 @@ def _opened(question: str, hit: re.Match[str], days: tuple[Days, ...], today: da
     """The days up to today, where that is said; of those of several years from the last that has begun."""
     name = hit.start("m_m") if hit["m_m"] else hit.start()
     said = _OPEN.search(question[max(name - 40, 0) : name])
-    if said is None or said["near"] or (said["upto"] and not _UP_TO_NOW.match(question, hit.end())):
+    if said is None and _OPEN_BEHIND.match(question, hit.end()) is None:
         return ()
-    begun = [each.stop if said["after"] else each.start for each in days]
+    if said is not None and (said["near"] or (said["upto"] and not _UP_TO_NOW.match(question, hit.end()))):
+        return ()
+    begun = [each.stop if said is not None and said["after"] else each.start for each in days]
     return tuple(Days(start, _after(today, 1)) for start in begun if start <= today)[-1:]
 
 
@@ -173,7 +177,7 @@ def _until(question: str, hit: re.Match[str], days: tuple[Days, ...], today: dat
     """All days up to what "before March" says; of those of several years up to the last that is not far off."""
     name = hit.start("m_m") if hit["m_m"] else hit.start()
     said = _UNTIL.search(question[max(name - 40, 0) : name])
-    if said is None or said["near"]:
+    if said["near"] if said is not None else _UNTIL_BEHIND.match(question, hit.end()) is None:
         return ()
     stops = [each.start for each in days if each.start <= _after(today, SOON_DAYS)]
     return (Days(date.min, stops[-1]),) if stops else ()

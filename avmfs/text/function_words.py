@@ -13,6 +13,8 @@ import unicodedata
 from typing import Final
 
 READ: Final = 2000
+FEW: Final = 2
+"""Function words that tell a language where one of them is no word of English: one alone may be a name (Eran, Ella)."""
 SOME: Final = 3
 """Function words that tell a language though English has each, where there are fewer than half as many of its own."""
 
@@ -84,7 +86,8 @@ _NOT_TELLING: Final = (
     "elles moi qui fus vos lui sera serai encore meme sous sans mon avant apres pendant deja aura chez los las no e "
     "o u era sin sobre hay he has ha este ese van ir con poder lo al del mi su nos os el ante antes va mas yo ya "
     "todo sea eras fui nada mia mis sus ser esa eso una uno para ni han esta como soy hasta vamos algo contra i dal "
-    "per tra ed ho lei mio sei fa fra di non come io ti ci vi loro chi dei hai dove alla quanta sue allo"
+    "per tra ed ho lei mio sei fa fra di non come io ti ci vi loro chi dei hai dove alla quanta sue allo "
+    "sean ella eran todos todas fue ces ont toi soi ici eux nur bei noch noi voi nel sono"
 )
 _WORDS: Final = {language: frozenset(words.split()) for language, words in _CLASSES.items()}
 _MARKS: Final = {language: words - frozenset(_NOT_TELLING.split()) for language, words in _WORDS.items()}
@@ -137,7 +140,8 @@ def spoken(text: str) -> frozenset[str]:
     told = [
         language
         for language, marks in _MARKS.items()
-        if not marks.isdisjoint(said) or len(_WORDS[language] & said) >= max(SOME, 2 * len(ENGLISH & said) + 1)
+        if (had := _WORDS[language] & said)
+        and (had & marks & ANYWHERE or len(had) >= (FEW if had & marks else max(SOME, 2 * len(ENGLISH & said) + 1)))
     ]
     if _ELIDED.search(plain):
         told.append("french")

@@ -242,3 +242,10 @@ def test_sniff_takes_text_and_nothing_else(data: bytes, text: str | None) -> Non
 def test_NOT_in_capitals_takes_what_follows_out(q: str, rest: str, out: list[list[str]]) -> None:
     kept, found = unwanted(q)
     assert (" ".join(kept.split()), found) == (rest, out)
+
+
+@pytest.mark.parametrize("word", ["sean", "ella", "eran", "todos", "ces", "ont"])
+def test_what_may_be_a_name_tells_no_language_alone(word: str) -> None:
+    assert query_terms(f"{word} vacation plan")[0] in (word, word.removesuffix("s"))
+    assert query_terms(f"{word.title()} vacation plan")[0] in (word, word.removesuffix("s"))
+    assert query_terms(f"ask {word} budget 2.0")[1] in (word, word.removesuffix("s"))
