@@ -56,18 +56,17 @@ Places = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a question says beside its topic. ``days``: what it names; ``when``: a time is asked for; ``terms``: all its
-    words, names among them; ``dated``: those that name the days; ``anything``: those that ask for all of them."""
+    words, names among them; ``dated``: those that name the days, all where those alone are asked for."""
 
     days: tuple[dates.Days, ...]
     when: bool
     terms: frozenset[str]
     dated: frozenset[str] = frozenset()
-    anything: frozenset[str] = ANYTHING
 
     @property
     def days_alone(self) -> bool:
         """Whether it asks for nothing but what is of those days."""
-        return bool(self.days) and self.terms <= self.dated | self.anything
+        return bool(self.days) and self.terms <= self.dated | ANYTHING
 
 
 def asked(q: str, now: int, tz: tzinfo) -> Asked:
@@ -83,10 +82,10 @@ def _asked(q: str, today: date) -> Asked:
     if not days:
         return Asked(days, when, terms)
     words, rest, elsewhere = dates.worded(q)
-    if not elsewhere:
-        return Asked(days, when, terms, names(words))
-    # A pair that stands across the end of such words (上周|写了) goes with them.
-    return Asked(days, when, terms, names(words) | (terms - names(rest)), ANYTHING | date_phrases.ANYTHING)
+    dated = names(words)
+    # A pair across the end of such words (上周|写了) goes with them, where nothing else is asked for.
+    alone = elsewhere and terms - names(rest) | dated | ANYTHING | date_phrases.ANYTHING >= terms
+    return Asked(days, when, terms, terms if alone else dated)
 
 
 def names(q: str) -> frozenset[str]:
@@ -186,13 +185,13 @@ def covered(
     postings: lexical.Asking,
 ) -> Floats:
     """The coverage of ``words``, where words that name days stand in what is of those days (``dated``), beside another
-    of ``terms``: who writes in June does not say that it is June. What asks for anything of those days, all of it."""
+    of ``terms``: who writes in June does not say that it is June. What asks for ANYTHING of those days, all of it."""
     if not question.dated or not terms:
         return words.coverage
-    rest = [term for term in terms if term not in question.dated | question.anything]
+    rest = [term for term in terms if term not in question.dated and term not in ANYTHING]
     if not rest:
         return np.maximum(words.coverage, dated)
-    share = len(rest) / sum(term not in question.anything for term in terms)
+    share = len(rest) / sum(term not in ANYTHING for term in terms)
     said = lexical.search(table, rest, postings).over(words.positions).coverage
     told = np.maximum(words.coverage, dated + share * (said - dated))
     return np.where((said > 0) & (dated > 0), told, words.coverage)

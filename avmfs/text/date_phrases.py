@@ -32,7 +32,8 @@ ANYTHING: Final = frozenset(
         "기록 메모"
     )
 )
-"""Of a question that names days, what asks for all that there is of them, in the other languages and in Chinese."""
+"""Of a question that names days and no matter, what asks for all that there is of them, in the other languages and in
+Chinese."""
 
 _RELATIVE: Final = (  # last, this, next; week, month, year: in either order
     ("(?:letzt|vorig|vergangen)e[nmrs]?", "diese[nmrs]?", "(?:nächst|kommend)e[nmrs]?", "woche", "monats?",
