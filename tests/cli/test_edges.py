@@ -392,6 +392,15 @@ def test_a_command_that_is_told_can_be_pasted(alone: Shell) -> None:
     assert code == 0 and "supersedes" in said
 
 
+@pytest.mark.parametrize("name", ["a\\b.md", "it's\nover two lines.md", "a\\'b\x1b.md"])
+def test_a_command_that_is_told_names_a_file_whatever_its_name(alone: Shell, name: str) -> None:
+    for path, day in (("/shared/first.md", "Monday"), (f"/shared/{name}", "Tuesday")):
+        done = alone.run("remember", f"The release freeze begins on {day}.", "--path", path)
+    (command,) = re.findall(r"avm (link .*)", done.stderr.decode())
+    code, said, error = bash(alone, f"$P {command}")
+    assert code == 0 and "supersedes" in said, error
+
+
 @pytest.mark.parametrize(
     ("into", "refused"),
     [
