@@ -144,7 +144,13 @@ def remember_(
         print(says, file=sys.stderr)
     for other in () if ctx.obj.as_json else made["contradicts"]:
         says = f"{other['handle']} {escaped(other['path'])} seems to say something else; if it no longer holds"
-        print(f"{says}: avm link {shlex.quote(escaped(made['path']))} {other['handle']} supersedes", file=sys.stderr)
+        print(f"{says}: avm link {_quoted(made['path'])} {other['handle']} supersedes", file=sys.stderr)
+
+
+def _quoted(path: str) -> str:
+    """As bash, zsh and ksh take it, on one line."""
+    shown = escaped(path)
+    return shlex.quote(path) if shown == path else "$'" + shown.replace("'", "\\'") + "'"
 
 
 @subcommand("stats", "Counts of what you may see, as JSON.")

@@ -13,10 +13,10 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from avmfs.api.connect import located, running, who_asks
+from avmfs.api.connect import asked, located, running, who_asks
 from avmfs.closed_streams import drop_output
 from avmfs.errors import AvmError, NotFound
 from avmfs.rpc.client import Door
@@ -55,13 +55,15 @@ def answer(
     tokens: int = 400,
     db: str | None = None,
     config: str | None = None,
-    environ: Mapping[str, str] = os.environ,
+    at: str | None = None,
+    ca: str | None = None,
 ) -> None:
     """Print what memory has to say, or nothing. A person at a terminal is told why."""
     try:
         given = json.loads(sys.stdin.read() or "{}") if not sys.stdin.isatty() else {}
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object on stdin")
+        environ = asked(os.environ, at=at, ca=ca, db=db, config=config)
         where = located(environ, db, config)
         limit = float(environ.get("AVM_HOOK_S") or (END_S if event == END else WITHIN_S))
         door = running(where, who_asks(agent, environ), limit, environ)

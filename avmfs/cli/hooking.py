@@ -6,7 +6,6 @@ import click
 
 from avmfs.cli.hooked import EVENTS, NATIVE, answer
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import elsewhere
 
 
 @subcommand("hook", "Answer an event of an agent's client; avm setup registers it.")
@@ -31,5 +30,6 @@ def hook_(ctx: click.Context, event: str, client: str, tokens: int) -> None:
         tokens=tokens,
         db=given.db,
         config=given.config,
-        environ=elsewhere(),
+        at=given.at,
+        ca=given.ca,
     )

@@ -48,9 +48,11 @@ class Globals:
                 setattr(self, name, value)
 
 
+# Whether the caller may read them says nothing: the daemon of another user does.
+_FILE: Final = click.Path(readable=False)
 _OPTIONS = (
-    click.Option(["--db"], type=click.Path(), metavar="FILE", help="The database (AVM_DB)."),
-    click.Option(["--config"], type=click.Path(), metavar="FILE", help="config.yaml (AVM_CONFIG)."),
+    click.Option(["--db"], type=_FILE, metavar="FILE", help="The database (AVM_DB)."),
+    click.Option(["--config"], type=_FILE, metavar="FILE", help="config.yaml (AVM_CONFIG)."),
     click.Option(["--agent", "-a"], metavar="NAME", help="Who you are (AVM_AGENT)."),
     click.Option(["--operator"], is_flag=True, help="Act as the operator."),
     click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
@@ -210,7 +212,7 @@ class _Lazy(click.Group):
 
 _ELSEWHERE: Final = (
     click.Option(["--at"], metavar="URL", help="A daemon's HTTP service, on whatever machine (AVM_AT)."),
-    click.Option(["--ca"], type=click.Path(), metavar="FILE", help="Who signed its certificate, in PEM (AVM_CA)."),
+    click.Option(["--ca"], type=_FILE, metavar="FILE", help="Who signed its certificate, in PEM (AVM_CA)."),
 )
 
 

@@ -120,14 +120,15 @@ def _require_place(memory: Memory, where: tuple[bytes, ...]) -> None:
     for name in where:
         paths.check_name(name)
     with memory.reading() as reader:
-        node: Node | None = reader.node(ROOT)
+        there = reader.node(ROOT)
+        node: Node | None = there
         for name in where:
             if node is not None and node.kind is not Kind.DIRECTORY:
                 raise NotDirectory(path=shown)
+            there = node or there
             node = None if node is None else reader.child(node.id, name)
-        if node is not None:
-            may = memory.store.cached_writable(memory.who, node.scope)
-        else:  # what a key leaves of its agent's rights is known of what is there
+        may = memory.store.cached_writable(memory.who, (node or there).scope)
+        if node is None and (may or memory.who.key is None):  # a key's areas are known of what is there alone
             may = reader.people.policy().scope(where).access(replace(memory.who, key=None)) is Access.WRITE
     if not may:
         raise Denied("not writable for you", shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -390,6 +391,32 @@ def test_a_command_that_is_told_can_be_pasted(alone: Shell) -> None:
     (command,) = re.findall(r"avm (link .*)", done.stderr.decode())
     code, said, _ = bash(alone, f'cd "$AVM_DATA_DIR" && $P {command} && test ! -e HIT')
     assert code == 0 and "supersedes" in said
+
+
+@pytest.mark.parametrize("name", ["a\\b.md", "it's\nover two lines.md", "a\\'b\x1b.md"])
+def test_a_command_that_is_told_names_a_file_whatever_its_name(alone: Shell, name: str) -> None:
+    for path, day in (("/shared/first.md", "Monday"), (f"/shared/{name}", "Tuesday")):
+        done = alone.run("remember", f"The release freeze begins on {day}.", "--path", path)
+    (command,) = re.findall(r"avm (link .*)", done.stderr.decode())
+    code, said, error = bash(alone, f"$P {command}")
+    assert code == 0 and "supersedes" in said, error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("option", ["--db", "--config", "--ca"])
+def test_a_file_that_only_the_daemon_may_read_can_be_named(option: str) -> None:
+    """As that of another user's daemon, which answers; here only the option is read."""
+    program = f"""
+import os, tempfile
+from click.testing import CliRunner
+from avmfs.cli.main import avm
+with tempfile.NamedTemporaryFile() as file:
+    os.chmod(file.name, 0o600)
+    os.setreuid(65534, 0)  # access(2) asks for the first, imports for the second
+    print(CliRunner().invoke(avm, [{option!r}, file.name, "help", "nothing such"]).output)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert "not readable" not in done.stdout and done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -450,6 +450,14 @@ def test_no_input_breaks_the_client(patient: dict[str, str], said: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_options_that_contradict_each_other_do_not_break_the_client(home: Shell) -> None:
+    command = [sys.executable, "-m", "avmfs.cli", "--at", "http://127.0.0.1:1", "--db", "x", "hook", "prompt"]
+    done = subprocess.run(
+        command, env=home.environ, input="{}", capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_without_a_daemon_a_hook_says_nothing(home: Shell) -> None:
     done = hook(home.environ, "prompt", {"prompt": "when are releases frozen?"})
     assert (done.returncode, done.stdout) == (0, "")

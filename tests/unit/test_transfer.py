@@ -19,6 +19,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, Exists, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.rpc import methods, transferring
+from avmfs.rpc.people import create_key
 from avmfs.rpc.transferring import INLINE
 from avmfs.transfer import exporting, formats, front_matter, importing
 from avmfs.transfer.files import output
@@ -469,6 +470,30 @@ LINES = (
     '{"path":"q","content":"x","expires":1e30}',
     '{"path":"r","content":"x","created":"9999-12-31T00:00:00Z"}',
 )
+
+
+@pytest.mark.parametrize(
+    ("areas", "actions", "taken"),
+    [
+        (["/memory/shared/*"], ["read", "search"], []),
+        (["/memory/shared/a/*"], ["read", "write"], ["/shared/a/old.md", "/shared/a/new.md", "/shared/a/b/new.md"]),
+        (["/"], ["write"], ["/shared/a/old.md", "/shared/a/new.md", "/shared/a/b/new.md", "/shared/b/c/new.md"]),
+    ],
+)
+def test_a_dry_run_refuses_what_a_key_may_not_bring(
+    areas: list[str], actions: list[str], taken: list[str], store: Open
+) -> None:
+    world = store("first")
+    alice = world.agent("alice")
+    alice.put("/shared/a/old.md", "x")
+    made = create_key(alice.memory, paths=areas, actions=actions)
+    with world.store.reading(Principal("")) as reader:
+        keyed = Memory(world.around, reader.people.shown(made["key"]))
+    names = ["/shared/a/old.md", "/shared/a/new.md", "/shared/a/b/new.md", "/shared/b/c/new.md"]
+    items = [{"path": name, "tags": ["t"], **({} if "old" in name else {"data": b"x"})} for name in names]
+    for dry in (True, False):
+        answers = transferring.put(keyed, items=items, dry=dry)
+        assert [name for name, refused in zip(names, answers, strict=True) if refused is None] == taken, (dry, answers)
 
 
 @pytest.mark.parametrize("line", LINES)
