@@ -34,7 +34,7 @@ from avmfs.services import Services
 from avmfs.store.commands.documents import check_tag, check_tags
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.system_dirs import refuse_fixed
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ROOT, SHARED
 from avmfs.store.store import Store
 from avmfs.trust import named_by, sources_of
 
@@ -291,13 +291,14 @@ class Memory:
         return node
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:
-        if namespace in ("private", "shared"):
-            return self.real_parts(b"/" + namespace.encode())
         parts = self.real_parts(paths.raw(namespace))
         if parts[:1] == (paths.MEMORY,):
             return parts
         # A slip of the pen would make a directory of all agents, with what was to be private in it.
-        if namespace.startswith("/") or get_close_matches(namespace.lower(), ("private", "shared"), 1, 0.85):
+        with self.reading() as reader:
+            there = parts and reader.child(SHARED, parts[0])
+        near = not there and get_close_matches(namespace.lower(), ("private", "shared"), 1, 0.85)
+        if near or namespace.startswith("/"):
             raise Invalid(f"namespace {namespace!r}: expected private, shared, or a directory, such as /shared/team")
         return (paths.MEMORY, paths.SHARED, *parts)
 

@@ -2,7 +2,8 @@
 
 Owns what is answered to what is none. The SDK drops it, or takes a request whose id is no number and no text for a
 notification, and who has asked something in it would wait until a limit of its own: half of an emoji in a text is
-enough, as a string that was cut in JavaScript has it. An id of 1.0 is 1. The messages of a batch (protocol 2025-03-26)
+enough, as a string that was cut in JavaScript has it. Bytes that are no UTF-8 come here as surrogates: what they were to
+say is refused, not guessed. An id of 1.0 is 1. The messages of a batch (protocol 2025-03-26)
 are taken and answered one by one; over HTTP the SDK refuses one. Called by the transports.
 """
 
@@ -28,7 +29,7 @@ class Answering:
             await self._app(scope, receive, send)
             return
         first = await receive()
-        found = [*messages(first.get("body", b"").decode(errors="replace"))]
+        found = [*messages(first.get("body", b"").decode(errors="surrogateescape"))]
         one = found[0] if len(found) == 1 else None
         if isinstance(one, types.JSONRPCError):
             headers = [(b"content-type", b"application/json")]
@@ -58,7 +59,7 @@ def messages(line: str) -> Iterator[str | types.JSONRPCError]:
             yield _error(types.PARSE_ERROR, "this is no JSON")
             return
         for each, text in zip(members, texts, strict=True):
-            yield text if _is_message(text) else _refusal(each, text)
+            yield text if _is_message(text) else _refusal(each, text, line)
 
 
 def _is_message(text: str) -> bool:
@@ -71,13 +72,14 @@ def _is_message(text: str) -> bool:
     return "id" not in json.loads(text)
 
 
-def _refusal(found: Any, text: str) -> types.JSONRPCError:
+def _refusal(found: Any, text: str, line: str) -> types.JSONRPCError:
     """With the number of the request that it was meant to be."""
     number = found.get("id") if isinstance(found, dict) and "method" in found else None
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _error(types.INVALID_REQUEST, NO_TEXT, number)
+    for written, wrong in ((line, "this is not in UTF-8"), (text, NO_TEXT)):
+        try:
+            written.encode()
+        except UnicodeEncodeError:
+            return _error(types.INVALID_REQUEST, wrong, number)
     said = "this is no message of JSON-RPC 2.0, in which an id is a whole number or a text"
     return _error(types.INVALID_REQUEST, said, number)
 

@@ -20,7 +20,7 @@ from avmfs.mcp.server import MemoryServer
 
 async def serve(server: MemoryServer) -> None:
     """Serve one client until it closes stdin or stdout. Raises OSError where no answer can be written."""
-    lines = _Lines(os.fdopen(os.dup(0), encoding="utf-8", errors="replace"))
+    lines = _Lines(os.fdopen(os.dup(0), encoding="utf-8", errors="surrogateescape"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # the SDK does so with a stdin of its own: what the client says is nobody else's to read
     os.close(nothing)

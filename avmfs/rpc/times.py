@@ -21,8 +21,10 @@ def told(arguments: dict[str, Any]) -> dict[str, Any]:
         if isinstance(text := arguments.get(name), str) and not (name == "since" and text.isdecimal()):  # a seq
             own[name] = _zoned(text)
     for name in _PLACES:
-        if isinstance(path := arguments.get(name), str) and ("since=" in path or _DATED.match(path)):
+        if isinstance(path := arguments.get(name), str):
             own[name] = _place(path)
+    if isinstance(targets := arguments.get("targets"), list):
+        own["targets"] = [_place(each) if isinstance(each, str) else each for each in targets]
     return {**arguments, **own} if own else arguments
 
 
@@ -39,6 +41,8 @@ def _zoned(text: str) -> str:
 
 def _place(path: str) -> str:
     """``/@2026-03-01T12:00/x`` and ``/:changes?since=2026-03-01T12:00``."""
+    if "since=" not in path and not _DATED.match(path):
+        return path
     from avmfs import paths  # which reads the names of all views
 
     moment, _ = paths.split_moment(paths.raw(path))

@@ -45,9 +45,9 @@ class Consolidation:
             self.work.start(self.run)
 
     def run(self) -> None:
-        """Once for every agent that the store knows, of whose notes together no more than the limit go."""
+        """Once for every agent that has been here, of whose notes together no more than the limit go."""
         with self._store.reading(OPERATOR) as reader:
-            agents = reader.agents()
+            agents = reader.agents(enrolled=True)
         done: dict[str, Any] = {"notes": 0, "agents": 0, "error": ""}
         for agent in agents:
             left = self._wanted.limit - done["notes"]

@@ -52,7 +52,7 @@ class DailyDigest:
 
     def run(self, due: int) -> None:
         with self._around.store.reading(OPERATOR) as reader:
-            agents = reader.agents()
+            agents = reader.agents(enrolled=True)
         failed = False
         for agent in agents:
             try:

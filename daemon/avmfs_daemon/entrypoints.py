@@ -334,7 +334,7 @@ def _enroll(memory: Memory) -> None:
         memory.submit("enroll")
     except (StoreFailed, ReadOnly) as e:
         with memory.reading() as reader:
-            if memory.who.name not in reader.agents():
+            if memory.who.name not in reader.agents(enrolled=True):
                 raise
         log.warning("%s", e)  # what is there can be read
 

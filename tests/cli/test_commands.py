@@ -294,6 +294,8 @@ def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     assert avm.out("remember", "x", "--path", "/shared/same-title.md").strip() == "/memory/shared/same-title-3.md"
     for slip in ("Private", "privat", "pirvate", "SHARED"):
         assert "/shared/team" in avm.complaint("remember", "my secret", "-n", slip, code=2)
+    avm.run("write", "/shared/shared-2/old.md", "x")  # what is in use is no slip
+    assert avm.out("remember", "x", "-n", "shared-2", "--title", "Of").strip() == "/memory/shared/shared-2/of.md"
     third = avm.out("remember", "x", "-n", "projects", "--title", "Räder & Zeug").strip()
     assert third == "/memory/shared/projects/räder-zeug.md"
     said = parsed(avm, "remember", "-", data=b"from stdin\n")

@@ -352,6 +352,7 @@ def test_times_that_are_written_are_those_of_the_writer(world: World, there: str
     assert shell.out("history", f"{folder}/a.md", "--read", between) == "one"
     assert shell.out("read", f"{folder}/a.md", "--at", between) == "one"
     assert shell.out("read", f"/@{between}{folder}/a.md") == "one"
+    assert "one" in shell.out("fetch", f"/@{between}{folder}/a.md")
     for since, some in ((between, True), (over, False)):
         assert ("a.md" in shell.out("changes", folder, "--since", since)) == some
         assert ("a.md" in shell.out("read", f"{folder}/:changes?since={since}&limit=5")) == some

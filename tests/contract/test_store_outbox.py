@@ -395,11 +395,27 @@ def test_the_last_state_of_a_path_whose_file_has_another_name_is_that_it_is_gone
     states = last_states(world)
     assert (states["/memory/a"], states["/memory/b"]) == ("remove", "rename")
     assert (states["/memory/d"], states["/memory/e"]) == ("remove", "rename")
-    assert "/memory/d/x" not in states
+    assert states["/memory/d/x"] == "write", "that it changed is told by nothing else"
     world.write(ALICE, "/memory/b.tmp", b"3")  # as editors save
     world.rename(ALICE, "/memory/b.tmp", "/memory/b")
     states = last_states(world)
     assert (states["/memory/b"], states["/memory/b.tmp"]) == ("rename", "remove")
+
+
+@pytest.mark.parametrize("how", ["throttled", "digest"])
+def test_a_change_is_told_whatever_its_file_is_called_by_then(world: World, how: str) -> None:
+    subscribe(world, BOB, "/memory/*", how, url=None, every=MINUTE)
+    subscribe(world, CAROL, "/memory/*", how, every=MINUTE)
+    world.write(ALICE, "/memory/n", b"1")
+    world.store.match_subscriptions()
+    world.clock.advance(61)
+    first = take(world)
+    done(world, first, sent=[], failed=first[0]["deliveries"][0]["turn"], error="down", retry_at=world.clock() + MINUTE)
+    world.mkdir(BOB, "/memory/done")
+    world.rename(BOB, "/memory/n", "/memory/done/n")
+    assert notices(world, BOB) == [("write", "/memory/n")]  # its own rename is no news to it
+    world.clock.advance(61)
+    assert take(world)[0]["deliveries"][0]["events"] == first[0]["deliveries"][0]["events"]
 
 
 def test_a_name_that_is_no_text_holds_nothing_up(world: World) -> None:

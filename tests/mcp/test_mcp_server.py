@@ -591,6 +591,22 @@ def test_a_request_is_answered_whatever_its_id_is(world: World, url: str) -> Non
     assert httpx2.delete(url, headers=headers, timeout=LIMIT_S).status_code == 200
 
 
+def test_text_in_another_encoding_is_refused_not_changed(world: World, url: str) -> None:
+    arguments = b'{"path": "/shared/latin.md", "content": "caf\xe9"}'
+    asked = b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "avm_write", "arguments": %s}}'
+    with Lines(world.environ, "dora") as server:
+        server.greet()
+        server.send(asked % arguments)
+        refused = server.answer(7)
+        assert refused["error"] == {"code": types.INVALID_REQUEST, "message": "this is not in UTF-8"}
+        found = server.request(8, "tools/call", name="avm_read", arguments={"path": "/shared/latin.md"})["result"]
+        assert found["isError"] is True
+    headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+    headers["Content-Type"] = "application/json"
+    answered = httpx2.post(url, content=asked % arguments, headers=headers, timeout=LIMIT_S)
+    assert answered.status_code == 400 and answered.json() == refused
+
+
 @pytest.mark.parametrize(
     "asked",
     [b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}', b"\n".join([b"no message"] * 50)],

@@ -16,7 +16,7 @@ from avmfs_config import ConsolidateSettings
 from avmfs_daemon.consolidation import Consolidation
 
 from avmfs import calls
-from avmfs.access import Policy, Principal
+from avmfs.access import Person, Policy, Principal
 from avmfs.cli.consolidating import _back
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
@@ -421,6 +421,19 @@ def test_what_is_old_and_not_important_goes_when_told(world: World) -> None:
 
 def wanted(world: World, **keys: Any) -> Services:
     return replace(world.around, consolidate=ConsolidateSettings(**keys))
+
+
+def test_the_keeper_does_nothing_as_an_agent_that_has_not_come(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(people={"aaron": Person()})) as world:
+        alice = world.agent("alice")
+        for name in "12":
+            alice.put(f"/memory/shared/{name}.md", FACT)
+        heard: list[dict[str, Any]] = []
+        Consolidation(wanted(world, every=86_400.0), heard.append).run()
+        assert heard == [{"notes": 1, "agents": 1, "error": ""}]
+        with pytest.raises(NotFound):
+            alice.node("/memory/private/aaron")
+        assert len(call(alice, "unconsolidate")["back"]) == 1
 
 
 def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: World) -> None:

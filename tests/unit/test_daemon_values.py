@@ -33,6 +33,7 @@ from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.children import Children
 from avmfs_daemon.embedding import EmbeddingService
+from avmfs_daemon.entrypoints import _enroll
 from avmfs_daemon.fdstore_client import FdStoreLost
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
 from avmfs_daemon.http_service import HttpService
@@ -43,9 +44,12 @@ from avmfs_daemon.takeover import Takeover
 from avmfs_daemon.writer_rules import WriterRules
 
 from avmfs import wire
-from avmfs.errors import Busy
+from avmfs.access import Person, Policy, Principal
+from avmfs.errors import Busy, ReadOnly
+from avmfs.memory import Memory
 from tests.faults.daemons import wait
 from tests.hashing import HashingEmbedding
+from tests.unit.views_fixtures import opened
 
 
 def test_rules_survive_the_pipe() -> None:
@@ -482,3 +486,15 @@ def test_a_supervisor_that_does_not_answer_keeps_nobody_for_ever(monkeypatch: py
         for waiting in [pool.submit(questions.ask, "status", {}) for _ in range(4)]:
             with pytest.raises(Busy):
                 waiting.result(300)
+
+
+def test_who_has_never_been_is_not_mounted_while_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Being named in the configuration gives nobody a private space."""
+    with opened(tmp_path, Policy(people={"carol": Person()})) as world:
+        been = world.agent("alice").memory
+        monkeypatch.setattr(world.store, "submit", Mock(side_effect=ReadOnly("nothing can be written")))
+        _enroll(been)
+        with pytest.raises(ReadOnly):
+            _enroll(Memory(world.around, Principal("carol", route="mount")))

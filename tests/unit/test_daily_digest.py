@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from avmfs_daemon.daily_digest import DailyDigest
 
+from avmfs.access import Person, Policy
 from avmfs.errors import Busy
 from tests.unit.views_fixtures import START, World, opened
 
@@ -143,3 +144,12 @@ def test_what_fails_for_one_agent_is_tried_again_and_keeps_no_other_one_waiting(
     assert len(digests(world, "alice")) == len(digests(world, "bob")) == 1
     assert "digest of alice: not now" in caplog.text
     assert world.clock() > START
+
+
+def test_no_digest_waits_for_an_agent_that_has_not_come(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy(people={"carol": Person()})) as world:
+        stepped(keeper(world))
+        world.clock.pass_(DAY)
+        world.agent("alice").put("/memory/shared/new.md", "The quagga moves in May.")
+        stepped(keeper(world))
+        assert digests(world, "carol") == []

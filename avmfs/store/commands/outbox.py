@@ -16,7 +16,6 @@ that there was something.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +23,6 @@ from typing import Any, Final
 
 from avmfs import paths
 from avmfs.access import Access, Principal
-from avmfs.errors import Stale
 from avmfs.store.commands import command
 from avmfs.store.commands.fanout import LETTERS, assemble, fill, keep_newest
 from avmfs.store.rows.deliveries import (
@@ -226,12 +224,7 @@ def _take(tx: Tx, one: Subscription, each: int, most: int) -> tuple[list[dict[st
         deliveries.append((*columns, found, state))
     since = _Since(tx, {row[4] for *_, found, _ in deliveries for row in found})
     for turn, message, attempts, path, found, state in deliveries:
-        events = [(row, Event(*row)) for row in found]
-        seen = [
-            row
-            for row, event in events
-            if visible(tx, one.who, event, since) and not (one.by_path and _elsewhere(tx, event))
-        ]
+        seen = [row for row in found if visible(tx, one.who, Event(*row), since)]
         if not seen:
             tx.db.execute("delete from outbox where turn = ?", (turn,))
             continue
@@ -312,15 +305,6 @@ def visible(tx: Tx, who: Principal, event: Event, since: _Since) -> bool:
     # It is gone: by what the log says of it since. What is too long ago to be looked up is not told.
     later = since.scopes(event.node, event.seq)
     return later is not None and _sees(tx, who, later)
-
-
-def _elsewhere(tx: Tx, event: Event) -> bool:
-    """Return whether what an event is of has another path now, perhaps with a directory above it."""
-    if event.event in GONE or event.path.startswith(MAIL):
-        return False
-    with contextlib.suppress(Stale):
-        return paths.join(tx.parts(event.node)) != paths.raw(event.path)
-    return False
 
 
 def _sees(tx: Tx, who: Principal, scopes: Iterable[int]) -> bool:

@@ -447,9 +447,9 @@ class Reader:
         self._require_document(document)
         return version_visibility.may_purge_past(self._db, document, self.visible)
 
-    def agents(self) -> list[str]:
-        been = self._db.execute("select name from agent")
-        return sorted(policy_in_force(self._db).named.union(name for (name,) in been))  # or are configured
+    def agents(self, *, enrolled: bool = False) -> list[str]:
+        been = {name for (name,) in self._db.execute("select name from agent")}
+        return sorted(been if enrolled else policy_in_force(self._db).named | been)  # or are configured
 
     def _shows(self, row: tuple[Any, ...]) -> bool:
         return row[11] in self.visible and (row[13] is None or row[13] > self.now)
