@@ -299,7 +299,7 @@ class Memory:
             there = parts and reader.child(SHARED, parts[0])
         near = not there and get_close_matches(namespace.lower(), ("private", "shared"), 1, 0.85)
         if near or namespace.startswith("/"):
-            raise Invalid(f"namespace {namespace!r}: expected private, shared, or a directory, such as /shared/team")
+            raise Invalid(f"namespace {namespace!r}: expected private, shared, or one below /memory (/shared/team)")
         return (paths.MEMORY, paths.SHARED, *parts)
 
     def move(self, source: str, target: str) -> list[tuple[bytes, bytes]]:

@@ -146,6 +146,13 @@ class Children:
         serving = (child for child in self.all if child.mount is None and child.state == "ready")
         return any(not process.lingers for child in serving for process in child.retiring)
 
+    def failed(self) -> str:
+        """Which have failed, and why, but for those of which status tells elsewhere."""
+        kinds = ("index", "door", "keeper", "live")
+        return "; ".join(
+            f"{each.name}: {each.error}" for each in self.all if each.state == "failed" and each.kind in kinds
+        )
+
     def next_deadline(self) -> float:
         """When `tend` has to be called, whatever else happens; infinity for never."""
         moments = [child.retry_at for child in self.all if child.retry_at is not None and not self._halted]

@@ -387,11 +387,6 @@ class Supervisor:
         store["writer_state"] = "refusing" if refused and self._writer.state == "ready" else self._writer.state
         if self._writer.state == "failed":
             store["error"] = f"no writer: {self._writer.error}"
-        others = [
-            f"{child.name}: {child.error}"
-            for child in self._children.all
-            if child.state == "failed" and child.kind in ("index", "door", "keeper", "live")  # each other has its place
-        ]
         return {
             "pid": os.getpid(),
             "version": self._version,
@@ -412,7 +407,7 @@ class Supervisor:
             "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,
             "automatic": self._idle_s is not None,
-            "problem": self._premises.problem or self._rules.problem or "; ".join(others),
+            "problem": self._premises.problem or self._rules.problem or self._children.failed(),
         } | isolation.status(self._mounts, self._settings, os.geteuid())
 
     def _refused(self) -> str:
