@@ -2,9 +2,9 @@
 
 Owns what is answered to what is none. The SDK drops it, or takes a request whose id is no number and no text for a
 notification, and who has asked something in it would wait until a limit of its own: half of an emoji in a text is
-enough, as a string that was cut in JavaScript has it. Bytes that are no UTF-8 come here as surrogates: what they were to
-say is refused, not guessed. An id of 1.0 is 1. The messages of a batch (protocol 2025-03-26)
-are taken and answered one by one; over HTTP the SDK refuses one. Called by the transports.
+enough, as a string that was cut in JavaScript has it. Bytes that are no UTF-8 come here as surrogates: what they were
+to say is refused, not guessed. An id of 1.0 is 1. The messages of a batch (protocol 2025-03-26) are taken and answered
+one by one; over HTTP the SDK refuses one. Called by the transports.
 """
 
 from __future__ import annotations
