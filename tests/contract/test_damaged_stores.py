@@ -565,6 +565,25 @@ def test_nothing_is_wrong_with_a_store_of_an_older_version(tmp_path: Path, run: 
     assert path.read_bytes() == before
 
 
+def test_of_an_older_store_rows_below_a_lost_page_are_saved(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    path = load(tables.OLDEST, tmp_path / "data")
+    path.chmod(0o600)
+    pieces = [b"piece %d\n" % number * 60 for number in range(60)]
+    with contextlib.closing(connect(path)) as db:
+        large = "(select id from node where name = cast('large.bin' as blob))"
+        for number, piece in enumerate(pieces, 100):
+            db.execute("insert into block(id, data) values(?, ?)", (number, piece))
+            db.execute(f"insert into extent(node, n, block) values({large}, ?, ?)", (number, number))
+        db.execute(f"update node set size = ? where id = {large}", (160 * tables.BLOCK,))
+    page_of(path, "block", ZEROS, kind="internal")
+    code, told = run("repair")
+    assert code == 0 and not any("belong to no table" in line for line in told["lost"]), told
+    data = everything(path, ALICE, b"large.bin")
+    assert [data[at * tables.BLOCK :][: len(piece)] for at, piece in enumerate(pieces, 100)] == pieces
+    assert data.startswith(b"head") and problems(run) == []
+
+
 def test_doctor_waits_for_the_first_anchors_of_what_has_just_been_chained(
     clean: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

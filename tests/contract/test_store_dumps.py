@@ -209,6 +209,19 @@ def test_rows_of_an_older_store_are_saved_though_their_table_is_lost(old: Path, 
     assert rows(new, "select value from setting where key = 'unsummed'") == [("body",)]
 
 
+def test_rows_of_a_store_that_was_brought_to_this_version_are_saved_beside_new_ones(old: Path, tmp_path: Path) -> None:
+    """They stay as short as they were until they are written again, on pages with rows of today's width."""
+    with doors(old) as at:
+        at["alice"].call("write", path="/memory/new.md", data=b"a note of today\n")
+    kept = ("node", "body", "block", "tail", "document", "version", "snapshot", "area", "api_key")
+    before = {table: rows(old, f"select * from {table}") for table in kept}
+    with contextlib.closing(connect(old)) as db:
+        database.run(db, "pragma writable_schema = on; delete from sqlite_schema")
+    new = tmp_path / "new.db"
+    salvage(old, new)
+    assert {table: rows(new, f"select * from {table}") for table in kept} == before
+
+
 def test_texts_whose_terms_are_made_in_another_way_are_indexed_anew(tmp_path: Path) -> None:
     path = load(19, tmp_path)
     with contextlib.closing(connect(path)) as db:

@@ -114,6 +114,9 @@ def test_free_pages_are_room(disk: Disk, room: DiskReserve, tmp_path: Path) -> N
     assert not admitted(room, "commit", 900_000), "no more than the log has room for"
     disk.free = MB // 2
     assert admitted(room, "commit", 1), "what the words' index has left"
+    disk.free = MB * 2 // 5
+    assert admitted(room, "commit", 1)
+    assert not admitted(room, "drain_lexical", 1), "it would be refused once it is done"
 
 
 def test_of_a_database_that_was_taken_away_what_was_known_holds(

@@ -51,15 +51,14 @@ _TYPES: Final = {"int": (int,), "integer": (int,), "text": (str,), "blob": (byte
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``stored`` are the columns in the order of a record, with (types, may be null, default), the first ``width`` of
-    them already in the version of the image; ``alias`` is the one that is the rowid, ``by_key`` a table without
-    rowid."""
+    """``stored`` are the columns in the order of a record, with (types, may be null, default), the first ``oldest`` of
+    them those of the oldest version; ``alias`` is the one that is the rowid, ``by_key`` a table without rowid."""
 
     name: str
     stored: dict[str, tuple[tuple[type, ...], bool, Any]]
     alias: str | None
     by_key: bool
-    width: int
+    oldest: int
 
     def row(self, rowid: int, values: list[Any]) -> list[Any] | None:
         """The row's values in the order of ``stored``; None when it cannot be one of this table."""
@@ -80,9 +79,7 @@ def salvage(image: Path, to: Path) -> tuple[Counter[str], set[str], list[str]]:
     """Make the database ``to`` from what the image has: rows by table, the tables of which some may be lost, and what
     could not be read, as lines."""
     pages = Pages(image)
-    version = int.from_bytes(pages.header[60:64], "big")
-    version = version if schema.OLDEST <= version <= schema.VERSION else schema.VERSION
-    younger = "\n".join(schema.MIGRATIONS[version - schema.OLDEST :])
+    younger = "\n".join(schema.MIGRATIONS)
     descriptor = os.open(to, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     os.close(descriptor)
     saved: Counter[str] = Counter()
@@ -214,11 +211,17 @@ def _named(db: apsw.Connection) -> dict[str, Callable[[int, list[Any]], bool]]:
     """Whether a row of a table is one that other rows name."""
     rows: list[Any] = db.execute("select body, size from node where body is not null").fetchall()
     bodies = dict(rows)
-    blocks, large, documents = (
+    blocks, large, documents, areas = (
         {each for (each,) in db.execute(f"select {column}")}
-        for column in ("block from extent", "id from node where extents", "id from document")
+        for column in (
+            "block from extent",
+            "id from node where extents",
+            "id from document",
+            "value from api_key, json_each(iif(json_valid(areas), areas, '[]'))",
+        )
     )
     return {
+        "area": lambda rowid, values: rowid in areas and values[1][:1] == b"/",
         "body": lambda rowid, values: bodies.get(rowid) == len(values[1]),
         "block": lambda rowid, values: rowid in blocks,
         "extent": lambda rowid, values: values[0] in large,
@@ -227,7 +230,8 @@ def _named(db: apsw.Connection) -> dict[str, Callable[[int, list[Any]], bool]]:
 
 
 def _could_be(table: Table, rowid: int, values: list[Any]) -> bool:
-    if len(values) != table.width or table.row(rowid, values) is None:
+    # A migration rewrites no row: each has the columns that its table had when it was last written.
+    if len(values) < table.oldest or table.row(rowid, values) is None:
         return False
     if table.name == "agent" and not (AGENT_ID.fullmatch(values[0]) and EARLIEST < values[1] <= time.time_ns()):
         return False  # of an index: a handle or a tag, and the id of what has it

@@ -107,10 +107,10 @@ class DiskReserve:
 
     def _require(self, traits: commands.Traits, size: int) -> None:
         free = self._free()
-        if free > 2 * size:  # in the end, nothing but the log grows
-            fits = self._left - size >= self.reserve // 4
-        elif traits.uses_reserve:
+        if traits.uses_reserve:  # no less than ``weigh`` will ask for
             fits = self._left - size >= self.reserve // 2
+        elif free > 2 * size:  # in the end, nothing but the log grows
+            fits = self._left - size >= self.reserve // 4
         else:
             fits = self._left - 2 * size >= self.reserve
         if not fits:
