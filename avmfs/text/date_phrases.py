@@ -36,14 +36,26 @@ ANYTHING: Final = frozenset(
 Chinese."""
 
 _RELATIVE: Final = (  # last, this, next; week, month, year: in either order
-    ("(?:letzt|vorig|vergangen)e[nmrs]?", "diese[nmrs]?", "(?:nächst|kommend)e[nmrs]?", "woche", "monats?",
-     "jahr(?:es)?"),
+    (
+        "(?:letzt|vorig|vergangen)e[nmrs]?",
+        "diese[nmrs]?",
+        "(?:nächst|kommend)e[nmrs]?",
+        "woche",
+        "monats?",
+        "jahr(?:es)?",
+    ),
     ("(?:derni[eè]re?|passée?)", "ce(?:t|tte)?", "prochaine?", "semaine", "mois(?:-ci)?", "an(?:née)?"),
     ("(?:pasad|últim)[oa]", "est[ea]", "(?:próxim[oa]|que viene)", "semana", "mes", "año"),
-    ("прошл(?:ая|ой|ую|ый|ом|ого)", "эт(?:а|ой|у|от|ом|ого)", "следующ(?:ая|ей|ую|ий|ем|его)", "недел[яеюи]",
-     "месяц[еа]?", "год[уа]?"),
+    (
+        "прошл(?:ая|ой|ую|ый|ом|ого)",
+        "эт(?:а|ой|у|от|ом|ого)",
+        "следующ(?:ая|ей|ую|ий|ем|его)",
+        "недел[яеюи]",
+        "месяц[еа]?",
+        "год[уа]?",
+    ),
     ("(?:الماضية?|الفائتة?)", "هذ[اه]", "(?:القادمة?|المقبلة?)", "الأسبوع", "الشهر", "(?:العام|السنة)"),
-)  # fmt: skip
+)
 _MONTHS: Final = {
     "january": "januar|janvier|enero|январ[ьяе]|يناير", "february": "februar|février|febrero|феврал[ьяе]|فبراير",
     "march": "märz|(?-i:mars)|marzo|март[ае]?|مارس", "april": "april|avril|abril|апрел[ьяе]|أبريل",
@@ -62,18 +74,19 @@ _WORDS: Final = {
     "one week ago": "قبل أسبوع",
     "two weeks ago": "قبل أسبوعين",
     **{
-        f"{which} {unit}": "|".join(
-            f"{row[at]} {row[3 + of]}|{row[3 + of]} {row[at]}"
-            for row in _RELATIVE
-        )
+        f"{which} {unit}": "|".join(f"{row[at]} {row[3 + of]}|{row[3 + of]} {row[at]}" for row in _RELATIVE)
         for at, which in enumerate(("last", "this", "next"))
         for of, unit in enumerate(("week", "month", "year"))
     },
-}  # fmt: skip
+}
 _COUNTS: Final = (
-    "ein(?:em|er)?|une?|una?|одн[оу]", "zwei|deux|dos|дв[ае]", "drei|trois|tres|три|ثلاثة",
-    "vier|quatre|cuatro|четыре|أربعة", "fünf|cinq|cinco|пять|خمسة", "sechs|six|seis|шесть|ستة",
-)  # fmt: skip
+    "ein(?:em|er)?|une?|una?|одн[оу]",
+    "zwei|deux|dos|дв[ае]",
+    "drei|trois|tres|три|ثلاثة",
+    "vier|quatre|cuatro|четыре|أربعة",
+    "fünf|cinq|cinco|пять|خمسة",
+    "sechs|six|seis|шесть|ستة",
+)
 _UNITS: Final = {
     "day": "tag(?:en)?|jours?|días?|день|дня|дней|أيام|يوما?",
     "week": "wochen?|semaines?|semanas?|недел[юиь]|أسبوع|أسابيع",
