@@ -294,7 +294,8 @@ def test_a_log_that_is_removed_just_before_the_end_is_put_back(serving: Daemon, 
         os.kill(pids["supervisor"], signal.SIGTERM)
     if ended == "all told to stop":
         for name in ("writer", "keeper", "index", "door"):
-            os.kill(pids[name], signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # likewise
+                os.kill(pids[name], signal.SIGTERM)
         wait(lambda: not alive(pids["writer"]))
     os.kill(pids["supervisor"], signal.SIGCONT)
     if ended == "writer killed":
