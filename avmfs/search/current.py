@@ -120,9 +120,9 @@ def ordered(
                 proofs[at] = math.inf
                 told[that] = min(told[that], told[this] - 1)
         # One that has not what the question quotes does not come before one that has.
-        # A copy replaces nothing.
-        copy = best.hit.text.split() == other.hit.text.split()
-        if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other) and not copy:
+        if told[best.hit.document] == told[other.hit.document] or _quoted(best) > _quoted(other):
+            continue
+        if best.hit.text.split() != other.hit.text.split():  # a copy replaces nothing
             proofs.setdefault(at, _proof(rarity, best, other, newer, apart and at == 1, math.log(weight)))
     matter = [at for at, proof in proofs.items() if proof >= 0]
 

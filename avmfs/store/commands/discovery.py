@@ -32,7 +32,7 @@ def set_privacy(tx: Tx, mode: str, agent: str | None = None) -> dict[str, Any]:
         raise Invalid(f"privacy {mode!r}: expected one of {', '.join(PRIVACY)}")
     if whose != tx.who.name and not tx.who.operator:
         raise Denied(f"what others learn of {whose} is for {whose} or an operator to say")
-    if whose not in tx.policy.named and not tx.db.execute("select 1 from agent where name = ?", (whose,)).get:
+    if not tx.is_agent(whose):
         raise NotFound(f"no agent is called {whose!r}")
     before = tx.db.execute("select mode from privacy where agent = ?", (whose,)).get or UNSAID
     if before == mode:

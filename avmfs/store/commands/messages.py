@@ -83,10 +83,13 @@ def tell(
     if len(body.encode("utf-8", "surrogateescape")) > body_limit:
         raise OverQuota(too_long(body_limit))
     everyone, sender = recipient == paths.EVERYONE, tx.who.name
-    known = tx.policy.named.union(name for (name,) in tx.db.execute("select name from agent"))
-    if not everyone and recipient not in known:
+    if everyone:
+        been = (name for (name,) in tx.db.execute("select name from agent"))
+        receivers = sorted(tx.policy.named.union(been) - {sender})
+    elif tx.is_agent(recipient):
+        receivers = [recipient]
+    else:
         raise NotFound(f"no agent is called {recipient!r}")
-    receivers = sorted(known - {sender}) if everyone else [recipient]
     answered = None if re is None else _answered(tx, re)
     _count_sent(tx, rate_limit)
     number = _draw(tx, [sender, *receivers])

@@ -139,6 +139,10 @@ class Tx:
         if self.words is not None:
             self.words.append((passage, words))
 
+    def is_agent(self, name: str) -> bool:
+        """Return whether it has been here, or is configured."""
+        return name in self.policy.named or bool(self.db.execute("select 1 from agent where name = ?", (name,)).get)
+
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
         self.who.require_operator("only an operator may do this")
